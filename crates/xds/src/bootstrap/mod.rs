@@ -1,0 +1,174 @@
+//! The bootstrap configuration: which xDS servers there are, who we are, how names are made.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+mod parse;
+
+/// A parsed, checked bootstrap. Built from JSON by [`Bootstrap::parse`] or in code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Bootstrap {
+    /// The top-level servers in order of preference; never empty (B-8, B-9).
+    pub servers: Vec<Arc<ServerConfig>>,
+    /// Who we are, as told to every server.
+    pub node: Node,
+    /// Authorities of `xdstp:` names; `""` is the key of names without one (B-26).
+    pub authorities: BTreeMap<String, Authority>,
+    /// Makes a Listener name from a target without authority; `%s` by default.
+    pub client_default_listener_resource_name_template: String,
+    /// Makes the Listener name of an xDS-enabled server.
+    pub server_listener_resource_name_template: Option<String>,
+    /// Certificate provider instances by the name that resources use; unknown plugins are left out (B-38).
+    pub certificate_providers: BTreeMap<String, FileWatcherConfig>,
+    /// Which optional behaviours are on.
+    pub guards: Guards,
+}
+
+/// One xDS server. Two servers with equal values share a connection (B-17).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerConfig {
+    /// The target as written: `host:port`, `dns:`, `ipv4:`, `ipv6:` or `unix:`.
+    pub server_uri: String,
+    /// The first supported entry of `channel_creds` (B-12).
+    pub channel_creds: ChannelCreds,
+    /// Every supported entry of `call_creds` (B-15).
+    pub call_creds: Vec<CallCreds>,
+    /// The recognized server features.
+    pub features: ServerFeatures,
+}
+
+/// How the connection to an xDS server is secured.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ChannelCreds {
+    /// Plaintext.
+    Insecure,
+    /// TLS or mTLS (A65).
+    Tls(TlsConfig),
+}
+
+/// Config of `tls` channel credentials (B-19).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TlsConfig {
+    /// PEM file of the roots; system roots if absent.
+    pub ca_certificate_file: Option<PathBuf>,
+    /// PEM files of our certificate chain and key: both or neither.
+    pub identity: Option<IdentityFiles>,
+    /// How often the files are read again.
+    pub refresh_interval: Duration,
+}
+
+/// Certificate chain and private key, as PEM files.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IdentityFiles {
+    /// The certificate chain.
+    pub certificate_file: PathBuf,
+    /// The private key.
+    pub private_key_file: PathBuf,
+}
+
+/// Per-call credentials for an xDS server.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CallCreds {
+    /// A JWT read from a file (A97).
+    JwtTokenFile(PathBuf),
+}
+
+/// The server features that we know; others are ignored (B-16).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerFeatures {
+    /// A53. Accepted; with A88 on its effect is the default.
+    pub ignore_resource_deletion: bool,
+    /// A88: a data error drops the cached resource.
+    pub fail_on_data_errors: bool,
+    /// A88: the resource timer takes 30 s and its result is transient.
+    pub resource_timer_is_transient_error: bool,
+    /// A81: security-sensitive configuration from this server is honoured.
+    pub trusted_xds_server: bool,
+}
+
+/// The client's identity, as in `envoy.config.core.v3.Node` (B-21).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// Opaque id.
+    pub id: String,
+    /// Service cluster of this node.
+    pub cluster: String,
+    /// Where this node runs.
+    pub locality: NodeLocality,
+    /// Opaque metadata.
+    pub metadata: BTreeMap<String, MetadataValue>,
+}
+
+/// Where a node runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeLocality {
+    /// Region.
+    pub region: String,
+    /// Zone in the region.
+    pub zone: String,
+    /// Part of the zone.
+    pub sub_zone: String,
+}
+
+/// A value of `google.protobuf.Struct`. The number is kept as its bits so that values have `Eq`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum MetadataValue {
+    /// JSON null.
+    Null,
+    /// JSON true or false.
+    Bool(bool),
+    /// `f64::to_bits` of a JSON number.
+    Number(u64),
+    /// JSON string.
+    String(String),
+    /// JSON array.
+    List(Vec<MetadataValue>),
+    /// JSON object.
+    Struct(BTreeMap<String, MetadataValue>),
+}
+
+/// One entry of `authorities` (A47).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Authority {
+    /// Makes a Listener name from a target with this authority (B-27); the default is filled in.
+    pub client_listener_resource_name_template: String,
+    /// Servers of this authority in order of preference; empty means the top-level list (B-28).
+    pub servers: Vec<Arc<ServerConfig>>,
+    /// A95: fall back as soon as a server is lost, even if everything is cached (B-29).
+    pub fallback_on_reachability_only: bool,
+}
+
+/// Config of the `file_watcher` certificate provider (B-39).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FileWatcherConfig {
+    /// Our certificate and key.
+    pub identity: Option<IdentityFiles>,
+    /// PEM file of the roots.
+    pub ca_certificate_file: Option<PathBuf>,
+    /// SPIFFE trust bundle map (A87); wins over the roots.
+    pub spiffe_trust_bundle_map_file: Option<PathBuf>,
+    /// How often the files are read again.
+    pub refresh_interval: Duration,
+}
+
+/// Behaviours that an environment variable can turn off. All are on by default, except where
+/// the variable asks for an older behaviour. See [`Guards::from_vars`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Guards {
+    /// `GRPC_EXPERIMENTAL_XDS_FALLBACK` (A71).
+    pub fallback: bool,
+    /// `GRPC_EXPERIMENTAL_XDS_ENDPOINT_FALLBACK` (A95).
+    pub endpoint_fallback: bool,
+    /// `GRPC_EXPERIMENTAL_XDS_DATA_ERROR_HANDLING` (A88).
+    pub data_error_handling: bool,
+    /// `GRPC_EXPERIMENTAL_XDS_FEDERATION` (A47).
+    pub federation: bool,
+    /// `GRPC_XDS_AGGREGATE_CLUSTER_BACKWARD_COMPAT` (A75); off by default.
+    pub aggregate_cluster_backward_compat: bool,
+    /// `GRPC_EXPERIMENTAL_XDS_AUTHORITY_REWRITE` (A81).
+    pub authority_rewrite: bool,
+    /// `GRPC_EXPERIMENTAL_XDS_BOOTSTRAP_CALL_CREDS` (A97).
+    pub call_creds: bool,
+}

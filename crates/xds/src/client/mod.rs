@@ -1,0 +1,282 @@
+//! The XdsClient: watches, cache, streams, failures and fallback between servers.
+//!
+//! One instance serves one data-plane target (A71). It is driven from outside: commands
+//! ([`XdsClient::watch`], [`XdsClient::unwatch`]) and events ([`XdsClient::handle_event`],
+//! [`XdsClient::handle_timeout`]) go in, then [`XdsClient::poll_output`] is drained until it
+//! answers [`Output::Wait`].
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::bootstrap::{Bootstrap, ServerConfig};
+use crate::invalid::Invalid;
+use crate::name::{AuthorityKey, ResourceKey};
+use crate::resource::{Resource, ResourceType};
+use crate::{Choose, Time};
+
+/// One watch. Ids are never used twice by one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WatchId(pub u64);
+
+/// One attempt at a server: its connection and the ADS stream on it. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+/// What happened outside. Events of a stream that was closed are ignored (P-26).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// The connection is READY and the stream is open on it.
+    Opened(StreamId),
+    /// The last [`Action::Send`] of the stream was handed to the transport (P-55).
+    Sent(StreamId),
+    /// A message came in.
+    Received(StreamId, Bytes),
+    /// The stream is over, or never came to be.
+    Closed(StreamId, CloseCause),
+}
+
+/// Why a stream is over. The driver says what happened; nobody reads error texts to find out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum CloseCause {
+    /// No connection could be made: name resolution, TCP, TLS or HTTP/2 failed, or took too long.
+    ConnectFailed(String),
+    /// The connection was lost under the stream.
+    ConnectionLost(String),
+    /// The server ended the stream.
+    Ended {
+        /// gRPC status code.
+        code: u16,
+        /// gRPC status message.
+        message: String,
+    },
+}
+
+/// What the driver must do next.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Output {
+    /// Do this, then poll again.
+    Do(Action),
+    /// Nothing left: wait for an event, or until this time and call [`XdsClient::handle_timeout`].
+    Wait(Option<Time>),
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Take or make a connection to `server` within `connect_timeout` and open an ADS stream on it. Answered by [`Event::Opened`] or [`Event::Closed`].
+    Open {
+        /// Id of the attempt.
+        stream: StreamId,
+        /// Where to.
+        server: Arc<ServerConfig>,
+        /// Bound on name resolution, TCP, TLS and HTTP/2 settings together.
+        connect_timeout: Duration,
+    },
+    /// Send an encoded `DiscoveryRequest`. Answered by [`Event::Sent`]; at most one per stream is outstanding (P-23).
+    Send(StreamId, Bytes),
+    /// Close the stream and forget it; release its connection.
+    Close(StreamId),
+    /// Tell a watcher.
+    Notify(WatchId, Update),
+    /// The server that is in charge of an authority has changed (A71).
+    ActiveServer(AuthorityKey, Arc<ServerConfig>),
+    /// Tell whoever observes the client: logs, metrics, the demo.
+    Report(Report),
+}
+
+/// What a watcher hears (A88, C-13).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Update {
+    /// A new value. Clears any error.
+    Changed(Resource, Provenance),
+    /// The value it has already, from another server or in another version. Clears any error.
+    Confirmed(Provenance),
+    /// The resource cannot be had; an earlier value must not be used any more.
+    Failed(Arc<ResourceError>),
+    /// Something is wrong, but the value stays in use; `None`: nothing is wrong any more.
+    Ambient(Option<Arc<ResourceError>>),
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Provenance {
+    /// The server that sent it.
+    pub server: Arc<ServerConfig>,
+    /// Version of the response.
+    pub version: Arc<str>,
+    /// When it came.
+    pub at: Time,
+}
+
+/// What is wrong with a resource, where, and since when.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ResourceError {
+    /// Which resource; the name as watched if it is not a valid one.
+    pub resource: ResourceKey,
+    /// URI of the server concerned.
+    pub server: Option<Arc<str>>,
+    /// Our node id.
+    pub node_id: Arc<str>,
+    /// What happened.
+    pub kind: ErrorKind,
+    /// When it happened.
+    pub at: Time,
+}
+
+/// What happened to a resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The name cannot be used (C-8).
+    InvalidName(String),
+    /// The name's authority is not in the bootstrap (C-8).
+    UnknownAuthority(String),
+    /// No server of the authority can be reached; the cause of the last one (C-20).
+    Unreachable(String),
+    /// The server did not send it in time (P-58).
+    DoesNotExist {
+        /// How long we waited.
+        after: Duration,
+    },
+    /// As above, from a server whose silence is a transient error (A88).
+    TimedOut {
+        /// How long we waited.
+        after: Duration,
+    },
+    /// The server took it away (P-49).
+    Deleted,
+    /// The last version was rejected.
+    Rejected {
+        /// The rejected version.
+        version: Arc<str>,
+        /// What is wrong with it.
+        invalid: Invalid,
+    },
+    /// The server answered with an error (TP3).
+    FromServer {
+        /// gRPC status code.
+        code: u16,
+        /// Its text.
+        message: String,
+    },
+}
+
+/// An observation, in the words of the state machine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Report {
+    /// An attempt at a server begins.
+    Connecting(Arc<ServerConfig>),
+    /// The connection is there and the stream is open.
+    Connected(Arc<ServerConfig>),
+    /// The first response on a stream came.
+    Answered(Arc<ServerConfig>),
+    /// The server cannot be reached, with the cause and the time until the next attempt.
+    Unreachable(Arc<ServerConfig>, String, Duration),
+    /// A stream that had answers is over; it is opened again after the given time.
+    StreamEnded(Arc<ServerConfig>, String, Duration),
+    /// An authority falls back to a lower server.
+    FellBack(AuthorityKey, Arc<ServerConfig>),
+    /// An authority returns to a higher server.
+    Recovered(AuthorityKey, Arc<ServerConfig>),
+    /// A response was accepted: type, version, number of resources.
+    Acked(Arc<ServerConfig>, ResourceType, Arc<str>, usize),
+    /// A response was rejected: type, version, text of the NACK.
+    Nacked(Arc<ServerConfig>, ResourceType, Arc<str>, String),
+    /// A resource was not sent in time.
+    TimedOut(Arc<ServerConfig>, ResourceKey),
+    /// A message was ignored: not a response, or of a type never asked for (P-36).
+    Ignored(Arc<ServerConfig>, String),
+}
+
+/// Numbers that users may change.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClientSettings {
+    /// Name told to servers; see B-22.
+    pub user_agent_name: String,
+    /// Version told to servers.
+    pub user_agent_version: String,
+    /// Bound on connecting while another server is next in the list.
+    pub connect_timeout: Duration,
+    /// Bound on connecting to the last server of a list.
+    pub last_connect_timeout: Duration,
+    /// How long a resource may be missing before it does not exist (P-56).
+    pub resource_timeout: Duration,
+    /// The same for servers with `resource_timer_is_transient_error`.
+    pub transient_resource_timeout: Duration,
+    /// Treat a stream without any response for this long as a failed one; off by default (C-36).
+    pub silent_stream_timeout: Option<Duration>,
+    /// First pause between attempts (P-19).
+    pub backoff_base: Duration,
+    /// Longest pause between attempts, before jitter.
+    pub backoff_max: Duration,
+}
+
+impl Default for ClientSettings {
+    fn default() -> Self {
+        Self {
+            user_agent_name: "Mainstay".to_owned(),
+            user_agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            connect_timeout: Duration::from_secs(5),
+            last_connect_timeout: Duration::from_secs(20),
+            resource_timeout: Duration::from_secs(15),
+            transient_resource_timeout: Duration::from_secs(30),
+            silent_stream_timeout: None,
+            backoff_base: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(120),
+        }
+    }
+}
+
+/// The client of one target.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct XdsClient {}
+
+impl XdsClient {
+    /// A client that has not connected to anything yet.
+    pub fn new(bootstrap: Arc<Bootstrap>, settings: ClientSettings) -> Self {
+        let _ = (bootstrap, settings);
+        todo!()
+    }
+
+    /// Watches a resource. Everything known about it is told at once (C-10 to C-12).
+    pub fn watch(&mut self, now: Time, resource_type: ResourceType, name: &str) -> WatchId {
+        let _ = (now, resource_type, name);
+        todo!()
+    }
+
+    /// Ends a watch. The watcher hears nothing more.
+    pub fn unwatch(&mut self, now: Time, watch: WatchId) {
+        let _ = (now, watch);
+        todo!()
+    }
+
+    /// Takes in what happened outside.
+    pub fn handle_event(&mut self, now: Time, choose: &mut dyn Choose, event: Event) {
+        let _ = (now, choose, event);
+        todo!()
+    }
+
+    /// Does what is due. A call that comes early or twice does nothing.
+    pub fn handle_timeout(&mut self, now: Time, choose: &mut dyn Choose) {
+        let _ = (now, choose);
+        todo!()
+    }
+
+    /// The next thing to do.
+    pub fn poll_output(&mut self) -> Output {
+        todo!()
+    }
+}
+
+impl fmt::Display for ResourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let _ = f;
+        todo!()
+    }
+}
+
+impl std::error::Error for ResourceError {}

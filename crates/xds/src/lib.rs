@@ -1,0 +1,23 @@
+//! The protocol core of Mainstay: everything that decides, and nothing that moves a byte.
+//!
+//! State machines in this crate are synchronous and deterministic. Time ([`Time`]), randomness
+//! ([`Choose`]) and events are arguments; what to do next comes out as plain values. They own no
+//! socket, clock, task or lock, so the same code runs in production and in a simulator.
+//!
+//! Data flows one way: a [`Bootstrap`](bootstrap::Bootstrap) names servers; the
+//! [`XdsClient`](client::XdsClient) turns bytes from them into cached, validated
+//! [`Resource`](resource::Resource)s; the [`DependencyManager`](deps::DependencyManager) turns
+//! those into one complete [`XdsConfig`](deps::XdsConfig).
+
+pub mod bootstrap;
+pub mod client;
+pub mod deps;
+pub mod invalid;
+pub mod name;
+pub mod resource;
+
+mod choose;
+mod time;
+
+pub use choose::Choose;
+pub use time::Time;
