@@ -55,6 +55,8 @@ pub struct TlsConfig {
     pub ca_certificate_file: Option<PathBuf>,
     /// PEM files of our certificate chain and key: both or neither.
     pub identity: Option<IdentityFiles>,
+    /// SPIFFE trust bundle map (A87); wins over the roots.
+    pub spiffe_trust_bundle_map_file: Option<PathBuf>,
     /// How often the files are read again.
     pub refresh_interval: Duration,
 }
