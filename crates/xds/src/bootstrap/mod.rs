@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod parse;
+mod server_uri;
+
+pub use server_uri::{ServerUri, ServerUriError};
 
 /// A parsed, checked bootstrap. Built from JSON by [`Bootstrap::parse`] or in code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
