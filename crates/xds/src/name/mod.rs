@@ -9,7 +9,7 @@ use crate::resource::ResourceType;
 mod encoding;
 mod listener;
 
-use encoding::{decode_authority, encode_authority};
+pub(crate) use encoding::{decode_authority, encode_authority};
 pub use listener::{ServerListenerError, Target, TargetError};
 
 /// A resource type and the canonical name of a resource of it: the key of caches and requests (P-84).
@@ -130,3 +130,6 @@ impl fmt::Display for AuthorityKey {
 
 /// What new-style names start with (P-81).
 const SCHEME: &str = "xdstp:";
+
+#[cfg(test)]
+mod tests;
