@@ -1,6 +1,6 @@
 //! The bootstrap configuration: which xDS servers there are, who we are, how names are made.
 //!
-//! It comes from JSON text ([`Bootstrap::parse`]) or
+//! It comes from the environment ([`Bootstrap::from_vars`]), from JSON text ([`Bootstrap::parse`]) or
 //! from code ([`Bootstrap::builder`]). All three make the same checks and name every faulty field.
 
 use std::collections::BTreeMap;
@@ -14,9 +14,11 @@ mod json;
 mod node;
 mod parse;
 mod server_uri;
+mod source;
 
 pub use builder::{AuthorityOptions, BootstrapBuilder};
 pub use server_uri::{ServerUri, ServerUriError};
+pub use source::{BootstrapError, Origin};
 
 use crate::name::AuthorityKey;
 
