@@ -24,6 +24,7 @@ use crate::name::AuthorityKey;
 
 /// A parsed, checked bootstrap. Built from JSON by [`Bootstrap::parse`] or in code by [`Bootstrap::builder`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Bootstrap {
     /// The top-level servers in order of preference; never empty (B-8, B-9).
     pub servers: Vec<Arc<ServerConfig>>,
