@@ -170,7 +170,8 @@ impl Faults {
 
 fn shorten(mut text: String) -> String {
     if text.len() > MAX_TEXT {
-        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        let end = (0..=MAX_TEXT).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
         text.push_str("...");
     }
     text
