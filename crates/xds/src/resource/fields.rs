@@ -157,20 +157,24 @@ pub(crate) fn check_metadata(pb: &Metadata, faults: &mut Faults) {
     faults.field("typed_filter_metadata", |f| {
         for (key, any) in entries {
             f.key(key, |f| match any_type(any, f) {
-                Some(AUDIENCE) => {
-                    if unpack::<Audience>(any, f).is_some_and(|audience| audience.url.is_empty()) {
-                        f.field("url", |f| f.add("must not be empty"));
-                    }
-                }
-                Some(ADDRESS) => {
-                    if let Some(address) = unpack::<Address>(any, f) {
-                        ip_address(Some(&address), f);
-                    }
-                }
+                Some(AUDIENCE) => check_audience(any, f),
+                Some(ADDRESS) => check_address(any, f),
                 _ => {}
             });
         }
     });
+}
+
+fn check_audience(any: &Any, faults: &mut Faults) {
+    if unpack::<Audience>(any, faults).is_some_and(|audience| audience.url.is_empty()) {
+        faults.field("url", |f| f.add("must not be empty"));
+    }
+}
+
+fn check_address(any: &Any, faults: &mut Faults) {
+    if let Some(address) = unpack::<Address>(any, faults) {
+        ip_address(Some(&address), faults);
+    }
 }
 
 const AUDIENCE: &str = "envoy.extensions.filters.http.gcp_authn.v3.Audience";
