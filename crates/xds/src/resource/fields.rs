@@ -89,7 +89,7 @@ pub(crate) fn ip_address(pb: Option<&Address>, faults: &mut Faults) -> Option<So
         Ok(ip) => Some(ip),
         Err(_) => {
             faults.field("socket_address.address", |f| {
-                f.add(format!("{:?} is not an IPv4 or IPv6 address", socket.address));
+                f.add(format!("{} is not an IPv4 or IPv6 address", excerpt(&socket.address)));
             });
             None
         }
@@ -121,7 +121,8 @@ pub(crate) fn any_type<'a>(any: &'a Any, faults: &mut Faults) -> Option<&'a str>
         Some((_, message)) if !message.is_empty() => Some(message),
         _ => {
             faults.field("type_url", |f| {
-                f.add(format!("{:?} is not a type URL: expected a prefix, a slash and a message name", any.type_url));
+                let found = excerpt(&any.type_url);
+                f.add(format!("{found} is not a type URL: expected a prefix, a slash and a message name"));
             });
             None
         }
@@ -132,7 +133,7 @@ pub(crate) fn any_type<'a>(any: &'a Any, faults: &mut Faults) -> Option<&'a str>
 pub(crate) fn unpack<M: Message + Name + Default>(any: &Any, faults: &mut Faults) -> Option<M> {
     let found = any_type(any, faults)?;
     if found != M::full_name() {
-        faults.field("type_url", |f| f.add(format!("is {found}: expected {}", M::full_name())));
+        faults.field("type_url", |f| f.add(format!("is {}: expected {}", excerpt(found), M::full_name())));
         return None;
     }
     match M::decode(any.value.as_slice()) {
@@ -143,3 +144,14 @@ pub(crate) fn unpack<M: Message + Name + Default>(any: &Any, faults: &mut Faults
         }
     }
 }
+
+/// A text from the wire in quotes, cut if it is long: what goes into a fault must stay small.
+pub(crate) fn excerpt(text: &str) -> String {
+    match text.char_indices().nth(MAX_EXCERPT) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+/// Longest text from the wire that a fault shows in full, in characters.
+const MAX_EXCERPT: usize = 100;
