@@ -15,7 +15,7 @@ use crate::invalid::Invalid;
 #[test]
 fn a_chain_of_the_router_alone_is_accepted() {
     // R-23: its fields are ignored.
-    let config = Router { start_child_span: true, ..Default::default() };
+    let config = Router { suppress_envoy_headers: true, ..Default::default() };
     for side in [Side::Client, Side::Server] {
         let chain = parse(REGISTRY, side, &[filter("r", pack_any(config.clone()))]).unwrap();
         assert_eq!(chain, [HttpFilter { name: "r".to_owned(), config: FilterConfig::Router }]);

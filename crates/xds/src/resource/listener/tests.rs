@@ -152,7 +152,7 @@ fn routes_come_from_ads() {
     }
     for (source, path) in [
         (rds("r", None), "rds.config_source"),
-        (rds("r", Some(ConfigSourceSpecifier::Path("/etc/x".to_owned()))), "rds.config_source"),
+        (rds("r", Some(ConfigSourceSpecifier::PathConfigSource(Default::default()))), "rds.config_source"),
         (rds("", Some(ads())), "rds.route_config_name"),
         (
             RouteSpecifier::Rds(pb_hcm::Rds { config_source: None, route_config_name: "r".to_owned() }),
