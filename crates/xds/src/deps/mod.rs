@@ -30,7 +30,6 @@ mod dns;
 mod error;
 mod graph;
 mod sources;
-mod standins;
 mod watch;
 
 #[cfg(test)]
