@@ -27,7 +27,6 @@ mod health;
 mod notify;
 mod response;
 mod server;
-mod standin;
 mod stream;
 mod timers;
 mod wire;
