@@ -119,14 +119,6 @@ impl Faults {
         self.faults.is_empty()
     }
 
-    fn shorten(mut text: String) -> String {
-        if text.len() > MAX_TEXT {
-            text.truncate(text.floor_char_boundary(MAX_TEXT));
-            text.push_str("...");
-        }
-        text
-    }
-
     /// How many faults were reported so far. Lets a parser ask whether a part of it was clean.
     pub fn count(&self) -> usize {
         self.faults.len() + self.dropped
@@ -180,8 +172,9 @@ fn shorten(mut text: String) -> String {
 /// How many faults of one resource are kept: a hostile resource must not make a huge NACK.
 pub const MAX_FAULTS: usize = 32;
 
-/// How many bytes of a fault's path and of its message are kept, for the same reason.
-pub const MAX_TEXT: usize = 1024;
+/// How many bytes of a fault's path and of its message are kept, for the same reason. The deepest paths, of nested LB
+/// policies, are shorter.
+pub const MAX_TEXT: usize = 2048;
 
 #[cfg(test)]
 mod tests {
