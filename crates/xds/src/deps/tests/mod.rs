@@ -37,7 +37,13 @@ use crate::resource::route::{
 use crate::resource::{Resource, ResourceType};
 use crate::{Choose, Time};
 
+mod aggregates;
+mod clusters;
+mod collections;
+mod dns;
 mod routes;
+mod scale;
+mod sources;
 
 const LDS: ResourceType = ResourceType::Listener;
 const RDS: ResourceType = ResourceType::RouteConfig;
