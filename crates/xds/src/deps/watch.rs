@@ -179,7 +179,7 @@ impl Name {
     /// Reads a name that a resource uses. One that cannot be read is watched as it is: the client
     /// answers with the reason (C-8).
     pub(super) fn new<T: Kind>(name: &str, federation: bool) -> Self {
-        match super::standins::parse_key(T::TYPE, name, federation) {
+        match ResourceKey::parse(T::TYPE, name, federation) {
             Ok((key, authority)) => Self { canonical: key.name, authority },
             Err(_) => Self { canonical: name.into(), authority: AuthorityKey::TopLevel },
         }

@@ -98,7 +98,7 @@ fn an_aggregate_without_leaves_fails_and_names_the_missing() {
     world.fail(CDS, "y");
     assert!(world.take().ends_with("{agg! b=1 x! y!}"));
     let text = world.cluster_error("agg").to_string();
-    assert!(text.contains("agg has no leaf clusters"), "{text}");
+    assert!(text.contains("\"agg\" has no leaf clusters"), "{text}");
     assert!(text.find("\"x\"") < text.find("\"y\"") && text.contains("\"x\""), "{text}");
     world.eds("y");
     world.endpoints("y", &[2]);
@@ -111,7 +111,7 @@ fn loops_end_where_they_began() {
     let mut world = World::routed(&["A"]);
     world.aggregate("A", &["A"]);
     assert_eq!(world.take(), "{A!}");
-    assert_eq!(world.cluster_error("A").to_string(), "aggregate cluster A has no leaf clusters");
+    assert_eq!(world.cluster_error("A").to_string(), "aggregate Cluster \"A\" has no leaf clusters");
     world.aggregate("A", &["B"]);
     world.aggregate("B", &["A"]);
     assert_eq!(world.take(), "+CDS B {A! B!}");

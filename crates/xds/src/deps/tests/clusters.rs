@@ -75,8 +75,8 @@ fn empty_endpoints_are_noted_and_the_note_outlives_an_ambient_error() {
     world.endpoints("b", &[]);
     assert_eq!(world.take(), "+EDS a +EDS b {a= b=}");
     for _ in 0..2 {
-        assert_eq!(world.note("a"), "EDS resource a: contains no localities");
-        assert_eq!(world.note("b"), "EDS resource b: contains empty localities: [/z0/]");
+        assert_eq!(world.note("a"), "ClusterLoadAssignment \"a\" contains no localities");
+        assert_eq!(world.note("b"), "ClusterLoadAssignment \"b\" contains empty localities: [/z0/]");
         world.ambient(EDS, "a");
         world.ambient(EDS, "b");
         assert!(world.note("a").contains("cable cut") && world.note("a").ends_with("contains no localities"));

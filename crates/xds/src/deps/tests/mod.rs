@@ -14,7 +14,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error::service;
 use super::{
     Action, ClusterChildren, ClusterConfig, ClusterError, ConfigError, DependencyManager, DepsSettings, DnsName,
     Output, XdsConfig,
@@ -333,6 +332,17 @@ struct Middle;
 impl Choose for Middle {
     fn choose(&mut self, bound: u64) -> u64 {
         bound / 2
+    }
+}
+
+/// The name of the discovery service.
+fn service(resource_type: ResourceType) -> &'static str {
+    match resource_type {
+        LDS => "LDS",
+        RDS => "RDS",
+        CDS => "CDS",
+        EDS => "EDS",
+        LEDS => "LEDS",
     }
 }
 
