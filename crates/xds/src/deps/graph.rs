@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use super::config::{ClusterChildren, ClusterConfig, ClusterResult, ResolvedEndpoints};
 use super::dns::{DnsName, Lookups};
-use super::error::{ClusterError, ClusterErrorKind, MAX_DEPTH, Note};
+use super::error::{ClusterError, ClusterErrorKind, MAX_DEPTH};
 use super::sources::{Source, Sources};
-use super::watch::{Name, State, Table, Watched};
+use super::watch::{Name, State, Table, Watched, key};
 use super::{Action, DepsSettings};
 use crate::client::{ResourceError, Update};
 use crate::name::ResourceKey;
@@ -333,8 +333,9 @@ impl Graph {
             Some(State::Valid(cluster, _)) => cluster,
         };
         match &cluster.kind {
-            ClusterKind::Eds { service_name } => {
-                let endpoints = Name::new::<Endpoints>(service_name.as_deref().unwrap_or(name), cx.federation);
+            ClusterKind::Eds { .. } => {
+                let endpoints = cluster.eds_resource_name(name).unwrap_or(name);
+                let endpoints = Name::new::<Endpoints>(endpoints, cx.federation);
                 self.endpoints.acquire(&endpoints, name, out);
                 let collections = self.collections_of(cx, &endpoints);
                 for collection in collections.values() {
@@ -438,11 +439,11 @@ impl Graph {
         sources: &mut Vec<Source>,
     ) -> Option<ClusterResult> {
         let watched = self.endpoints.get(&endpoints.canonical)?;
-        let mut notes: Vec<_> = watched.ambient.iter().map(|error| Note(error).to_string()).collect();
+        let mut notes: Vec<_> = watched.ambient.iter().map(ToString::to_string).collect();
         let resolved = match &watched.state {
             State::Waiting => return None,
             State::Failed(error) => {
-                notes.push(Note(error).to_string());
+                notes.push(error.to_string());
                 None
             }
             State::Valid(value, _) => {
@@ -450,10 +451,10 @@ impl Graph {
                 let mut found = BTreeMap::new();
                 for (as_written, collection) in collections {
                     let watched = self.collections.get(&collection.canonical)?;
-                    notes.extend(watched.ambient.iter().map(|error| Note(error).to_string()));
+                    notes.extend(watched.ambient.iter().map(ToString::to_string));
                     match &watched.state {
                         State::Waiting => return None,
-                        State::Failed(error) => notes.push(Note(error).to_string()),
+                        State::Failed(error) => notes.push(error.to_string()),
                         State::Valid(value, _) => {
                             sources.extend(watched.source());
                             found.insert(as_written.clone(), value.clone());
@@ -461,7 +462,9 @@ impl Graph {
                     }
                 }
                 let resolved = ResolvedEndpoints { endpoints: value.clone(), collections: found };
-                notes.extend(resolved.emptiness().map(|what| format!("EDS resource {}: {what}", endpoints.canonical)));
+                notes.extend(
+                    resolved.emptiness().map(|what| format!("{} {what}", key::<Endpoints>(&endpoints.canonical))),
+                );
                 Some(Arc::new(resolved))
             }
         };
@@ -493,7 +496,7 @@ impl Graph {
             Err(NoList::TooDeep) => ClusterErrorKind::TooDeep,
             Ok(()) if leaves.is_empty() => ClusterErrorKind::NoLeaves(missing),
             Ok(()) => {
-                let notes = missing.iter().map(|error| Note(error).to_string()).collect();
+                let notes = missing.iter().map(ToString::to_string).collect();
                 return self.ok(cx, name, cluster, ClusterChildren::Aggregate(leaves), notes);
             }
         };
@@ -539,7 +542,7 @@ impl Graph {
         own_notes: Vec<String>,
     ) -> Option<ClusterResult> {
         let mut notes = cx.common_notes.to_vec();
-        notes.extend(cluster.ambient.iter().map(|error| Note(error).to_string()));
+        notes.extend(cluster.ambient.iter().map(ToString::to_string));
         notes.extend(own_notes);
         let note = if notes.is_empty() { format!("xDS node ID:{}", cx.node_id) } else { notes.join("; ") };
 
