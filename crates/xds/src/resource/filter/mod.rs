@@ -1,6 +1,6 @@
 //! HTTP filters and their overrides (A39).
 //!
-//! A filter is one file with a [`FilterType`], one line in [`REGISTRY`], and a variant of
+//! A filter is one file with a `FilterType`, one line in `REGISTRY`, and a variant of
 //! [`FilterConfig`] (and of [`FilterOverride`], if it has overrides).
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -368,6 +368,7 @@ fn paths_of_other_kinds_are_refused() {
 }
 
 #[test]
+#[allow(deprecated)]
 fn the_program_size_of_the_resource_is_ignored() {
     //
     let engine = pb_matcher::regex_matcher::GoogleRe2 { max_program_size: Some(UInt32Value { value: 1 }) };

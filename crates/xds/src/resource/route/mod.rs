@@ -15,9 +15,11 @@ use crate::invalid::{Faults, Invalid};
 
 mod action;
 mod domain;
+#[cfg(test)]
+pub(super) mod fixture;
 mod retry;
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;
 
 pub use action::{ClusterTarget, ForwardAction, HashPolicy, HashSource, WeightedCluster};
 pub use domain::DomainPattern;
