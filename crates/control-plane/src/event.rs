@@ -79,7 +79,7 @@ pub struct Request {
     /// The stream on which it came.
     pub stream: StreamId,
     /// The node, if this message carried it.
-    pub node: Option<Node>,
+    pub node: Option<Box<Node>>,
     /// What it asks for.
     pub type_url: TypeUrl,
     /// The names, in the order of the message.

@@ -62,12 +62,12 @@ pub enum Routes {
     /// From RDS, under this name.
     Rds(String),
     /// From the listener itself.
-    Inline(RouteConfiguration),
+    Inline(Box<RouteConfiguration>),
 }
 
 impl From<RouteConfiguration> for Routes {
     fn from(routes: RouteConfiguration) -> Self {
-        Self::Inline(routes)
+        Self::Inline(Box::new(routes))
     }
 }
 
@@ -263,7 +263,7 @@ pub fn ads() -> ConfigSource {
 fn http_connection_manager(routes: Routes) -> HttpConnectionManager {
     let routes = match routes {
         Routes::Rds(name) => RouteSpecifier::Rds(Rds { config_source: Some(ads()), route_config_name: name }),
-        Routes::Inline(routes) => RouteSpecifier::RouteConfig(routes),
+        Routes::Inline(routes) => RouteSpecifier::RouteConfig(*routes),
     };
     let router = HttpFilter {
         name: "router".to_owned(),

@@ -38,7 +38,7 @@ pub(super) struct Stream {
 
 /// What a stream waits for.
 enum Happened {
-    Request(Result<Option<DiscoveryRequest>, Status>),
+    Request(Result<Option<Box<DiscoveryRequest>>, Status>),
     Room,
     NewView,
     Command(Command),
@@ -103,7 +103,7 @@ impl Stream {
         self.stage();
         let next_due = self.due.values().min().copied();
         let happened = tokio::select! {
-            request = requests.message() => Happened::Request(request),
+            request = requests.message() => Happened::Request(request.map(|request| request.map(Box::new))),
             Ok(_) = self.responses.reserve(), if !self.staged.is_empty() => Happened::Room,
             Ok(()) = self.store.changed() => Happened::NewView,
             Ok(()) = self.faults.changed() => Happened::NewView,
@@ -129,7 +129,7 @@ impl Stream {
         None
     }
 
-    async fn handle_request(&mut self, request: DiscoveryRequest) -> Option<End> {
+    async fn handle_request(&mut self, request: Box<DiscoveryRequest>) -> Option<End> {
         let kind = match self.protocol.handle_request(&request) {
             Ok(kind) => kind,
             Err(error) => return Some(End::Status(error.into())),
@@ -138,7 +138,7 @@ impl Stream {
         let is_deadly = self.faults.borrow().is_deadly(&type_url, &request.resource_names);
         self.shared.journal.record(Event::Request(Request {
             stream: self.id,
-            node: request.node,
+            node: request.node.map(Box::new),
             type_url,
             names: request.resource_names,
             version: request.version_info,
