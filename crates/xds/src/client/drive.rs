@@ -60,11 +60,11 @@ impl XdsClient {
     }
 
     fn on_opened(&mut self, now: Time, server: ServerId) {
-        let silent_at = self.settings.silent_stream_timeout.map(|timeout| now + timeout);
+        let silent_timeout = self.settings.silent_stream_timeout;
         let opened = &mut self.servers[server.0];
         match opened.take_link() {
             Link::Opening(opening) => {
-                opened.link = Link::Unanswered(opening.opened(server, silent_at, &mut self.timers));
+                opened.link = Link::Unanswered(opening.opened(now, silent_timeout, server, &mut self.timers));
                 self.outputs.push_back(Action::Report(Report::Connected(opened.config.clone())));
             }
             link => opened.link = link, // Said twice.

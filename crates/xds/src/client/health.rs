@@ -65,14 +65,14 @@ impl XdsClient {
     }
 
     /// A response came: the server is reachable (C-31), and failures are forgiven (P-20).
-    pub(super) fn server_answered(&mut self, now: Time, server: ServerId) {
+    pub(super) fn server_answered(&mut self, server: ServerId) {
         let answered = &mut self.servers[server.0];
         answered.backoff.answered();
         answered.outage = None;
         answered.link = match answered.take_link() {
             Link::Unanswered(unanswered) => {
                 self.outputs.push_back(Action::Report(Report::Answered(answered.config.clone())));
-                Link::Answered(unanswered.answered(now, server, &mut self.timers))
+                Link::Answered(unanswered.answered(server, &mut self.timers))
             }
             link => link,
         };
@@ -136,7 +136,7 @@ impl XdsClient {
         self.timers.set(until, TimerKind::Backoff(server));
     }
 
-    /// Takes a stream that is over out of its state. Answers with how long it lived since its first answer, if it had one.
+    /// Takes a stream that is over out of its state. Answers with how long it lived, if it was answered.
     pub(super) fn take_stream(&mut self, now: Time, server: ServerId) -> Option<Duration> {
         let link = self.servers[server.0].take_link();
         let lived = match &link {

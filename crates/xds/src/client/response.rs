@@ -70,7 +70,7 @@ impl XdsClient {
 
     fn on_response(&mut self, now: Time, server: ServerId, resource_type: ResourceType, response: DiscoveryResponse) {
         let reading = self.read(server, resource_type, &response);
-        self.server_answered(now, server);
+        self.server_answered(server);
         if reading.is_valid() {
             self.recover(server);
             self.forget_above(server, resource_type);
