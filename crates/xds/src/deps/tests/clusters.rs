@@ -139,6 +139,32 @@ fn a_name_that_cannot_be_read_is_watched_as_it_is() {
 }
 
 #[test]
+fn two_spellings_of_a_name_are_two_clusters_with_one_watch() {
+    // P-84, L-8: routes and policies use the name as written, the control plane the canonical one.
+    let canonical = "xdstp://x/envoy.config.cluster.v3.Cluster/c?a=1&b=2";
+    let other = "xdstp://x/envoy.config.cluster.v3.Cluster/c?b=2&a=1";
+    let mut world = World::new();
+    world.inline(&[other, canonical]);
+    assert_eq!(world.take(), format!("+CDS {canonical}"));
+    world.eds_named(canonical, "e");
+    world.endpoints("e", &[1]);
+    assert_eq!(world.take(), format!("+EDS e {{{canonical}=1 {other}=1}}"));
+    world.inline(&[other]);
+    assert_eq!(world.take(), format!("{{{other}=1}}"));
+    world.inline(&[]);
+    assert_eq!(world.take(), format!("{{}} -CDS {canonical} -EDS e"));
+}
+
+#[test]
+fn without_federation_every_name_is_its_own() {
+    // B-30.
+    let name = "xdstp://x/envoy.config.cluster.v3.Cluster/c?b=2&a=1";
+    let mut world = World::with(DepsSettings { federation: false, ..DepsSettings::default() });
+    world.inline(&[name]);
+    assert_eq!(world.take(), format!("+CDS {name}"));
+}
+
+#[test]
 fn a_subscribed_cluster_is_there_until_released() {
     // L-17; Go: ClusterSubscription_Lifecycle; Java: delayed subscription.
     let mut world = World::serving(&["a"]);

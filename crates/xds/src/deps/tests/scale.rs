@@ -36,6 +36,17 @@ fn one_change_among_ten_thousand_clusters_touches_one() {
     }
     world.inline(&names);
     assert!(world.log.is_empty());
+
+    // A switch to another server that changes one: one publication, when the last resource is confirmed.
+    world.switch("B");
+    world.endpoints("c7", &[3]);
+    world.inline(&names);
+    for name in &names {
+        world.confirmed(EDS, name);
+        world.confirmed(CDS, name);
+        assert_eq!(world.log.len(), usize::from(*name == "c9999"));
+    }
+    assert!(!world.config().mixed_sources);
 }
 
 #[test]
