@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay::bootstrap::{Bootstrap, ServerConfig};
+use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
 use mainstay::{Channel, ChannelBuilder};
 use mainstay_control_plane::{ControlPlane, Server, Snapshot, resources};
 use mainstay_testservice::Backend;
@@ -43,7 +43,7 @@ pub fn service(backends: &[&Backend]) -> Snapshot {
 
 /// A bootstrap with these servers in order.
 pub fn bootstrap(servers: &[&Server]) -> Arc<Bootstrap> {
-    let mut builder = Bootstrap::builder().node("test-node");
+    let mut builder = Bootstrap::builder().node(Node { id: "test-node".into(), ..Default::default() });
     for server in servers {
         builder = builder.server(ServerConfig::insecure(server.addr().to_string()));
     }
