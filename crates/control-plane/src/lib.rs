@@ -38,7 +38,7 @@ mod store;
 mod type_url;
 mod view;
 
-pub use crate::event::{ConnectionId, Event, Events, Request, Response, Stats, StreamId};
+pub use crate::event::{ConnectionId, Event, Events, SeenRequest, SentResponse, Stats, StreamId};
 pub use crate::faults::{Corruption, Faults};
 pub use crate::server::Server;
 pub use crate::snapshot::{Body, Resource, Snapshot, SnapshotBuilder};
