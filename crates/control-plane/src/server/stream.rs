@@ -101,7 +101,8 @@ impl Stream {
             return Some(end);
         }
         self.stage();
-        let next_due = self.due.values().min().copied();
+        // While something waits for room nothing else can be sent, due or not: to wake up for it would be a busy loop.
+        let next_due = self.due.values().min().copied().filter(|_| self.staged.is_empty());
         let happened = tokio::select! {
             request = requests.message() => Happened::Request(request.map(|request| request.map(Box::new))),
             Ok(_) = self.responses.reserve(), if !self.staged.is_empty() => Happened::Room,
