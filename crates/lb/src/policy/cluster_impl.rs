@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ResolvedEndpoints};
+use mainstay_xds::deps::{ClusterChildren, ClusterConfig, JoinedLocality, ResolvedEndpoints};
 use mainstay_xds::resource::cluster::ClusterKind;
-use mainstay_xds::resource::endpoint::{DropCategory, EndpointSource};
+use mainstay_xds::resource::endpoint::{DropCategory, EndpointCollection, EndpointSource, Priority as EdsPriority};
 
 use super::child_names::ChildNames;
 use super::endpoint_policy::EndpointPolicy;
@@ -90,22 +90,35 @@ fn children(config: &ClusterConfig, names: &mut ChildNames) -> Vec<ChildConfig<P
     numbers.into_iter().zip(priorities).map(child).collect()
 }
 
-/// The localities of each priority, collections looked up; one that cannot be had is empty.
+/// The localities of each priority with the endpoints they really have.
 fn resolve(resolved: &ResolvedEndpoints) -> Vec<Vec<LocalityConfig>> {
-    let priorities = resolved.endpoints.priorities.iter().map(|priority| {
-        let localities = priority.localities.iter().map(|locality| LocalityConfig {
-            locality: Arc::clone(&locality.locality),
-            weight: locality.weight,
-            endpoints: match &locality.source {
-                EndpointSource::Inline(endpoints) => Arc::clone(endpoints),
-                EndpointSource::Collection(name) => {
-                    resolved.collections.get(name.as_str()).cloned().unwrap_or_default()
-                }
-            },
+    let priorities = resolved.priorities().zip(&resolved.endpoints.priorities);
+    let localities = |(joined, priority): (Vec<JoinedLocality<'_>>, &EdsPriority)| {
+        let localities = joined.into_iter().zip(&priority.localities);
+        let localities = localities.map(|(joined, from)| LocalityConfig {
+            locality: Arc::clone(joined.locality),
+            weight: joined.weight,
+            endpoints: collection(resolved, joined, &from.source),
         });
         localities.collect()
-    });
-    priorities.collect()
+    };
+    priorities.map(localities).collect()
+}
+
+/// The endpoints of a locality: shared with the resource, unless some were left out.
+fn collection(
+    resolved: &ResolvedEndpoints,
+    joined: JoinedLocality<'_>,
+    source: &EndpointSource,
+) -> Arc<EndpointCollection> {
+    let whole = match source {
+        EndpointSource::Inline(endpoints) => Some(endpoints),
+        EndpointSource::Collection(name) => resolved.collections.get(name.as_str()),
+    };
+    match whole {
+        Some(whole) if whole.endpoints.len() == joined.endpoints.len() => Arc::clone(whole),
+        Some(_) | None => Arc::new(EndpointCollection { endpoints: joined.endpoints.into_iter().cloned().collect() }),
+    }
 }
 
 fn drops(config: &ClusterConfig) -> Arc<[DropCategory]> {
