@@ -19,6 +19,7 @@ use crate::tree::Subchannel;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClusterImpl {
     config: Arc<ClusterConfig>,
+    eds_service: Arc<str>,
     counter: Arc<Counter>,
     drops: Arc<[DropCategory]>,
     names: ChildNames,
@@ -31,13 +32,16 @@ impl Policy for ClusterImpl {
     fn new(cx: &mut Cx<'_>, config: &Arc<ClusterConfig>) -> Self {
         let mut names = ChildNames::default();
         let priority = Priority::new(cx, children(config, &mut names));
-        let counter = (cx.breakers)(&config.name, eds_service(config));
-        Self { config: Arc::clone(config), counter, drops: drops(config), names, priority }
+        let eds_service = eds_service(config);
+        let counter = (cx.breakers)(&config.name, &eds_service);
+        Self { config: Arc::clone(config), eds_service, counter, drops: drops(config), names, priority }
     }
 
     fn update(&mut self, cx: &mut Cx<'_>, config: &Arc<ClusterConfig>) {
-        if eds_service(&self.config) != eds_service(config) {
-            self.counter = (cx.breakers)(&config.name, eds_service(config));
+        let eds_service = eds_service(config);
+        if self.eds_service != eds_service {
+            self.counter = (cx.breakers)(&config.name, &eds_service);
+            self.eds_service = eds_service;
         }
         self.config = Arc::clone(config);
         self.drops = drops(config);
@@ -61,6 +65,7 @@ impl Policy for ClusterImpl {
         let (place, count) = self.priority.place();
         Picker::Cluster(Box::new(ClusterPicker {
             name: Arc::clone(&self.config.name),
+            eds_service: Arc::clone(&self.eds_service),
             note: Arc::clone(&self.config.note),
             drops: Arc::clone(&self.drops),
             max_requests: self.config.cluster.max_requests,
@@ -128,9 +133,10 @@ fn drops(config: &ClusterConfig) -> Arc<[DropCategory]> {
     }
 }
 
-fn eds_service(config: &ClusterConfig) -> &str {
+/// Empty if there is no such name.
+fn eds_service(config: &ClusterConfig) -> Arc<str> {
     match &config.cluster.kind {
-        ClusterKind::Eds { service_name: Some(name) } => name,
-        _ => "",
+        ClusterKind::Eds { service_name: Some(name) } => name.as_str().into(),
+        _ => "".into(),
     }
 }

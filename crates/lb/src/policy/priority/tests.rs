@@ -244,7 +244,8 @@ impl Bed {
     }
 
     fn update(&mut self, numbers: &[u32]) {
-        let child = |number: &u32| ChildConfig { number: *number, config: 0, ignore_reresolution: number % 2 == 0 };
+        let child =
+            |number: &u32| ChildConfig { number: *number, config: 0, ignore_reresolution: number.is_multiple_of(2) };
         let config = numbers.iter().map(child).collect();
         self.call(|priority, cx| priority.update(cx, config));
     }
