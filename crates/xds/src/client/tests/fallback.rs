@@ -325,6 +325,38 @@ fn a_silent_first_server_does_not_take_away_what_the_fallback_delivered_go2() {
 }
 
 #[test]
+fn a_timer_does_not_touch_data_that_another_server_delivered_meanwhile_c54() {
+    talk(
+        &["a", "b"],
+        "
+        watch LDS l
+          active a
+          open a 5 s
+        refuse a
+          active b
+          open b 20 s
+        wait 1 s
+          open a 5 s
+        # The timer of a starts, then b delivers, then b is lost too: a would be the one to decide.
+        up a
+          a> LDS - -: l +node
+        up b
+          b> LDS - -: l +node
+        b< LDS 1 A: l:=r
+          b> LDS 1 A: l
+          w0 changed: r from b 1
+        lose b
+          open b 20 s
+        refuse b
+          w0 ambient: unreachable b: refused
+        wait 1 s
+          open b 20 s
+        wait 30 s
+        ",
+    );
+}
+
+#[test]
 fn after_a_recovery_the_timer_of_the_recovered_server_decides() {
     talk(
         &["a", "b"],

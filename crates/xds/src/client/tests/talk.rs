@@ -247,7 +247,8 @@ impl Talk {
         done
     }
 
-    fn drain(&mut self) -> Vec<String> {
+    /// Everything that the client wants done.
+    pub(super) fn drain(&mut self) -> Vec<String> {
         let mut done = Vec::new();
         while let Output::Do(action) = self.client.poll_output() {
             match action {
@@ -378,6 +379,12 @@ fn encoded(kind: ResourceType, name: &str, value: Option<&str>) -> Bytes {
             cluster::Cluster {
                 name,
                 eds_cluster_config: Some(eds),
+                lrs_server: Some(core::ConfigSource {
+                    config_source_specifier: Some(core::config_source::ConfigSourceSpecifier::Self_(
+                        core::SelfConfigSource::default(),
+                    )),
+                    ..Default::default()
+                }),
                 cluster_discovery_type: value.map(|_| cluster::cluster::ClusterDiscoveryType::Type(discovery)),
                 ..Default::default()
             }
@@ -404,8 +411,7 @@ fn encoded(kind: ResourceType, name: &str, value: Option<&str>) -> Bytes {
                 })
             });
             let entries = vec![CollectionEntry { resource_specifier: inline }];
-            endpoint::LbEndpointCollection { entries: entries.into_iter().collect(), ..Default::default() }
-                .encode_to_vec()
+            endpoint::LbEndpointCollection { entries }.encode_to_vec()
         }
     }
     .into()
@@ -536,7 +542,7 @@ fn short_cause(cause: &str) -> &str {
     }
 }
 
-/// A NACK in which the faults that [`encoded`] makes, which are other people's texts, are cut short.
+/// A NACK in which the faults that [`encoded`] makes, which are texts of the parsers, are cut short.
 fn short_faults(kind: ResourceType, text: String) -> String {
     let bootstrap = Bootstrap::builder().server(ServerConfig::insecure("a")).build().expect("a good bootstrap");
     let cx = ParseContext { bootstrap: &bootstrap, server: &bootstrap.servers[0] };

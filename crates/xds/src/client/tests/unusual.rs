@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::talk::{Middle, Setup};
 use crate::Time;
 use crate::client::{
-    CloseCause, ErrorKind, Event, Output, ResourceError, ResourceState, ServerState, StreamId, XdsClient,
+    CloseCause, ErrorKind, Event, Output, ResourceError, ResourceState, ResourceStatus, ServerState, ServerStatus,
+    StreamId, XdsClient,
 };
 use crate::invalid::Invalid;
 use crate::name::ResourceKey;
-use crate::resource::ResourceType;
+use crate::resource::{Resource, ResourceType};
 
 #[test]
 fn the_dump_shows_every_state_with_value_and_error_c18() {
@@ -22,7 +23,7 @@ fn the_dump_shows_every_state_with_value_and_error_c18() {
     talk.step("wait 2 s");
     talk.step("a< LDS 2 B: acked nacked!! errored??7");
     let dump = talk.client.dump();
-    let brief = |status: &crate::client::ResourceStatus| {
+    let brief = |status: &ResourceStatus| {
         let value =
             status.value.as_ref().map(|v| (v.provenance.version.to_string(), v.provenance.at.since_start().as_secs()));
         let error = status.error.as_ref().map(|error| error.at.since_start().as_secs());
@@ -60,7 +61,7 @@ fn the_dump_shows_every_state_with_value_and_error_c18() {
 #[test]
 fn the_states_of_servers_are_those_of_their_connections_c56() {
     let states = |client: &XdsClient| -> Vec<(String, ServerState, bool)> {
-        let brief = |s: &crate::client::ServerStatus| (s.server.server_uri.clone(), s.state, s.last_error.is_some());
+        let brief = |s: &ServerStatus| (s.server.server_uri.clone(), s.state, s.last_error.is_some());
         client.server_states().iter().map(brief).collect()
     };
     let ab =
@@ -190,7 +191,7 @@ fn a_value_is_shared_until_its_meaning_changes_c86() {
     let (before, after) = (held(&before).expect("a value"), held(&talk.client).expect("a value"));
     assert_ne!(before.raw, after.raw);
     match (before.resource, after.resource) {
-        (crate::resource::Resource::Endpoints(before), crate::resource::Resource::Endpoints(after)) => {
+        (Resource::Endpoints(before), Resource::Endpoints(after)) => {
             assert!(Arc::ptr_eq(&before, &after));
         }
         other => panic!("not endpoints: {other:?}"),
@@ -211,15 +212,15 @@ fn a_kept_resource_does_not_keep_its_response_in_memory() {
 
 #[test]
 fn the_same_bytes_from_another_server_are_read_again_c53() {
-    // A cluster that reports load to the server it came from differs by that server.
+    // The clusters here report load to the server they came from, so they differ by it.
     let mut talk = Setup::new(&["a", "b"]).start();
-    talk.step("watch EDS e");
+    talk.step("watch CDS c");
     talk.step("refuse a");
     talk.step("up b");
-    talk.step("b< EDS 1 A: e:=80");
+    talk.step("b< CDS 1 A: c:=e");
     talk.step("wait 1 s");
     talk.step("up a");
-    assert_eq!(talk.step("a< EDS 1 A: e:=80").last().map(String::as_str), Some("w0 confirmed: from a 1"));
+    assert_eq!(talk.step("a< CDS 1 A: c:=e").last().map(String::as_str), Some("w0 changed: e from a 1"));
     assert_eq!(talk.client.dump()[0].value.as_ref().map(|v| v.provenance.server.server_uri.as_str()), Some("a"));
 }
 
@@ -251,6 +252,24 @@ fn late_early_and_repeated_events_do_nothing_p26() {
     assert_eq!(talk.step("a< EDS 1 A: e:=80"), [""; 0]);
     // Watches that are not there.
     assert_eq!(talk.step("unwatch w7"), [""; 0]);
+}
+
+#[test]
+fn a_reset_of_the_backoff_tries_waiting_servers_at_once_c83() {
+    let mut talk = Setup::new(&["a"]).start();
+    talk.step("watch EDS e");
+    talk.step("refuse a");
+    talk.step("wait 1 s");
+    talk.step("refuse a");
+    talk.client.reset_backoff();
+    assert_eq!(talk.step("wait 0 s"), ["open a 20 s"]);
+    // And the next pause is the first one again.
+    talk.step("refuse a");
+    assert_eq!(talk.step("wait 1 s"), ["open a 20 s"]);
+    assert_eq!(talk.client.timers.len(), 0);
+    // An attempt that is under way goes on.
+    talk.client.reset_backoff();
+    assert_eq!(talk.step("wait 0 s"), [""; 0]);
 }
 
 #[test]
