@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use envoy_types::pb::envoy::config::core::v3::Node;
 
 use super::authority::AuthorityId;
 use super::server::{Link, Opening, Server, ServerId};
 use super::timers::TimerKind;
-use super::{Action, ErrorKind, Event, Output, Report, ResourceError, StreamId, XdsClient};
+use super::{Action, ClientSettings, ErrorKind, Event, Output, Report, ResourceError, StreamId, XdsClient};
+use crate::bootstrap::Bootstrap;
 use crate::name::ResourceKey;
 use crate::resource::ResourceType;
 use crate::{Choose, Time};
@@ -58,6 +60,11 @@ impl XdsClient {
             Some((watch, update)) => Output::Do(Action::Notify(watch, update)),
             None => Output::Wait(self.timers.next()),
         }
+    }
+
+    /// Ourselves, as told to servers (B-24).
+    pub fn node(&self) -> Node {
+        node(&self.bootstrap, &self.settings)
     }
 
     fn on_opened(&mut self, now: Time, server: ServerId) {
@@ -230,15 +237,18 @@ impl XdsClient {
             watched.map(|(name, _)| name.clone()).collect()
         };
         let (stream, request) = servers[id.0].next_request(wanted, timers)?;
-        let bytes = request.encode(|| {
-            let mut features = vec![DOES_NOT_SUPPORT_OVERPROVISIONING, RESOURCE_IN_SOTW];
-            if bootstrap.guards.endpoint_fallback {
-                features.push(SUPPORTS_LB_ENDPOINT_COLLECTION);
-            }
-            bootstrap.node.to_proto(&settings.user_agent_name, &settings.user_agent_version, &features)
-        });
+        let bytes = request.encode(|| node(bootstrap, settings));
         Some((stream, bytes))
     }
+}
+
+/// Ourselves, as told to servers in the first request of a stream (P-16, P-67).
+fn node(bootstrap: &Bootstrap, settings: &ClientSettings) -> Node {
+    let mut features = vec![DOES_NOT_SUPPORT_OVERPROVISIONING, RESOURCE_IN_SOTW];
+    if bootstrap.guards.endpoint_fallback {
+        features.push(SUPPORTS_LB_ENDPOINT_COLLECTION);
+    }
+    bootstrap.node.to_proto(&settings.user_agent_name, &settings.user_agent_version, &features)
 }
 
 /// Client features told to ADS servers (P-67).

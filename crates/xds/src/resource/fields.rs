@@ -134,7 +134,7 @@ pub(crate) fn any_type<'a>(any: &'a Any, faults: &mut Faults) -> Option<&'a str>
 pub(crate) fn unpack<M: Message + Name + Default>(any: &Any, faults: &mut Faults) -> Option<M> {
     let found = any_type(any, faults)?;
     if found != M::full_name() {
-        faults.field("type_url", |f| f.add(format!("is {}: expected {}", excerpt(found), M::full_name())));
+        faults.field("type_url", |f| f.add(format!("is {found}: expected {}", M::full_name())));
         return None;
     }
     match M::decode(any.value.as_slice()) {
@@ -186,11 +186,11 @@ fn check_address(any: &Any, faults: &mut Faults) {
     }
 }
 
-/// Longest text from the wire that a fault shows in full, in characters.
-const MAX_EXCERPT: usize = 100;
-
 const AUDIENCE: &str = "envoy.extensions.filters.http.gcp_authn.v3.Audience";
 const ADDRESS: &str = "envoy.config.core.v3.Address";
+
+/// Longest text from the wire that a fault shows in full, in characters.
+const MAX_EXCERPT: usize = 100;
 
 #[cfg(test)]
 mod tests {
