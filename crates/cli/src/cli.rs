@@ -35,7 +35,7 @@ impl Cli {
             let output = Output::stdout();
             match self.command {
                 Command::Backend(flags) => backend::run(flags.resolve()?, signals, output).await,
-                Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
+                Command::Load(flags) => load::run(flags.resolve(), signals, output).await,
                 Command::Demo(flags) => demo::run(flags.resolve(), signals, output).await,
             }
         });
