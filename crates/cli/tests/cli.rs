@@ -38,6 +38,12 @@ Exit codes:
   1  it could not be done; the error says why and what to do
   2  the command line was wrong
   3  it ran, but RPCs failed that should not have
+
+Environment:
+  GRPC_XDS_BOOTSTRAP         the file of the bootstrap for xds: targets
+  GRPC_XDS_BOOTSTRAP_CONFIG  its content, where there is no file
+  RUST_LOG                   what to log on standard error, such as mainstay=debug
+  NO_COLOR                   no colours
 "
     );
 }
@@ -259,7 +265,7 @@ fn mainstay(args: &[&str]) -> Output {
 
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
-    command.args(args).stdin(Stdio::null()).env_remove("CLICOLOR_FORCE");
+    command.args(args).stdin(Stdio::null()).env_remove("CLICOLOR_FORCE").env_remove("RUST_LOG");
     command
 }
 
