@@ -8,7 +8,7 @@ use clap::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::{backend, demo, failure::Failure, load, output::Output, signals::Signals};
+use crate::{backend, demo, failure::Failure, load, output::Output, serve, signals::Signals};
 
 /// xDS channels that keep working when the control plane does not.
 #[derive(Debug, Parser)]
@@ -21,9 +21,10 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Flags),
+    Serve(serve::Flags),
     Backend(backend::Flags),
     Load(load::Flags),
-    Demo(demo::Flags),
 }
 
 impl Cli {
@@ -38,9 +39,10 @@ impl Cli {
             let signals = Signals::listen()?;
             let output = Output::stdout();
             match self.command {
+                Command::Demo(flags) => demo::run(flags.resolve(), signals, output).await,
+                Command::Serve(flags) => serve::run(flags.resolve()?, signals, output).await,
                 Command::Backend(flags) => backend::run(flags.resolve()?, signals, output).await,
                 Command::Load(flags) => load::run(flags.resolve(), signals, output).await,
-                Command::Demo(flags) => demo::run(flags.resolve(), signals, output).await,
             }
         });
         // Calls that never end must not keep the process.
