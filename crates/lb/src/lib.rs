@@ -4,9 +4,26 @@
 //! `mainstay-xds`: configuration, connection states and time go in; connections are asked for
 //! through [`Host`]; what comes out is a [`Snapshot`], an immutable value that decides about an RPC
 //! without a lock, a queue or an allocation.
+//!
+//! Inside, every policy is a plain state machine that owns its children. A policy never calls its
+//! parent: an event goes down the tree to the policy it concerns, and each parent on the way back
+//! looks at the state of the child it came from.
 
+mod breaker;
+mod channel;
+mod picker;
+mod policy;
+mod pool;
+mod routing;
 mod snapshot;
+#[cfg(test)]
+mod testbed;
+#[cfg(test)]
+mod tests;
+mod timers;
 mod tree;
 
-pub use snapshot::{Decision, Failure, Rpc, SendTo, Snapshot};
+pub use breaker::{Counter, InFlight};
+pub use channel::{Action, ChannelCore, Input};
+pub use snapshot::{Chosen, Decision, Failure, Rpc, SendTo, Snapshot};
 pub use tree::{Connectivity, Context, Host, Subchannel, SubchannelId, SubchannelSpec, Tree};

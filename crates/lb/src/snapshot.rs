@@ -1,16 +1,44 @@
 //! What an RPC sees: routes and pickers as one immutable value.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
 use mainstay_xds::Choose;
+use mainstay_xds::resource::route::{ForwardAction, RouteAction};
 
+use crate::breaker::InFlight;
+use crate::picker::{Pick, Picker, Reason};
+use crate::routing::RouteTable;
 use crate::tree::Subchannel;
 
 /// Routes and pickers of one configuration, published together. An RPC loads it once.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot<S: Subchannel> {
-    _s: std::marker::PhantomData<S>,
+    pub(crate) content: Content<S>,
+}
+
+/// What a snapshot holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Content<S> {
+    /// No configuration yet (L-30).
+    Nothing,
+    /// No configuration to be had (L-29).
+    Broken(Failure),
+    /// A configuration.
+    Works(Works<S>),
+}
+
+/// A configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Works<S> {
+    pub(crate) routes: Arc<RouteTable>,
+    /// Time limit of routes without one (R-17).
+    pub(crate) default_limit: Option<Duration>,
+    /// One per cluster of the routes, in the same order.
+    pub(crate) pickers: Vec<Arc<Picker<S>>>,
+    /// Clusters that no route names, by name in order.
+    pub(crate) others: Vec<(Arc<str>, Arc<Picker<S>>)>,
 }
 
 /// What is known of an RPC before it is sent.
@@ -20,6 +48,20 @@ pub struct Rpc<'a> {
     pub path: &'a str,
     /// Request metadata.
     pub headers: &'a HeaderMap,
+}
+
+/// What an RPC that was not sent keeps for the next snapshot: the choice of the cluster stands,
+/// so that waiting does not move RPCs from a cluster that connects to one that is ready (L-38).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chosen {
+    route: Option<Arc<ChosenRoute>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ChosenRoute {
+    cluster: Arc<str>,
+    limit: Option<Duration>,
+    auto_host_rewrite: bool,
 }
 
 /// What becomes of an RPC.
@@ -46,6 +88,8 @@ pub struct SendTo<'a, S: Subchannel> {
     pub limit: Option<Duration>,
     /// `:authority` to use instead of the channel's (L-89).
     pub authority: Option<&'a str>,
+    /// The RPC's place in the circuit breaker. Keep it until the RPC has ended (L-86).
+    pub in_flight: Option<InFlight>,
 }
 
 /// Why an RPC cannot be sent. Codes: see L-200.
@@ -60,12 +104,122 @@ pub struct Failure {
 impl<S: Subchannel> Snapshot<S> {
     /// A snapshot without configuration: RPCs wait.
     pub fn empty() -> Self {
-        todo!()
+        Self { content: Content::Nothing }
     }
 
     /// Matches the route and picks.
     pub fn decide<'a>(&'a self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Decision<'a, S> {
-        let _ = (rpc, choose);
-        todo!()
+        self.decide_again(rpc, &mut Chosen::default(), choose)
     }
+
+    /// Decides about an RPC that may have waited for this snapshot: what was chosen before stands
+    /// if the cluster is still there, and what is chosen now is kept in `chosen` unless the RPC is sent.
+    pub fn decide_again<'a>(&'a self, rpc: Rpc<'_>, chosen: &mut Chosen, choose: &mut dyn Choose) -> Decision<'a, S> {
+        let works = match &self.content {
+            Content::Works(works) => works,
+            Content::Nothing => return Decision::Wait(Failure::unavailable("waiting for the configuration".into())),
+            Content::Broken(failure) => return Decision::Fail(failure.clone()),
+        };
+        if let Some(route) = chosen.route.as_deref()
+            && let Some((cluster, picker)) = works.cluster(&route.cluster)
+        {
+            return decide(cluster, picker, route.limit, route.auto_host_rewrite, choose);
+        }
+        let (forward, place) = match works.route(rpc, choose) {
+            Ok(found) => found,
+            Err(failure) => return Decision::Drop(failure),
+        };
+        let (Some(cluster), Some(picker)) = (works.routes.clusters().get(place), works.pickers.get(place)) else {
+            return Decision::Drop(Failure::internal("route without a cluster".into()));
+        };
+        let limit = limit(forward.max_stream_duration.or(works.default_limit));
+        let decision = decide(cluster, picker, limit, forward.auto_host_rewrite, choose);
+        if let Decision::Wait(_) | Decision::Fail(_) = decision {
+            let (cluster, auto_host_rewrite) = (Arc::clone(cluster), forward.auto_host_rewrite);
+            chosen.route = Some(Arc::new(ChosenRoute { cluster, limit, auto_host_rewrite }));
+        }
+        decision
+    }
+}
+
+impl<S: Subchannel> Works<S> {
+    /// The route of an RPC and the place of its cluster.
+    fn route(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Result<(&ForwardAction, usize), Failure> {
+        let host = &self.routes.virtual_host().name;
+        let Some((route, place)) = self.routes.find(rpc, choose) else {
+            let text = format!("no matching route: no route of virtual host {host:?} matches path {:?}", rpc.path);
+            return Err(Failure::unavailable(text));
+        };
+        match (&route.action, place) {
+            (RouteAction::Forward(forward), Some(place)) => Ok((forward, place)),
+            (RouteAction::Forward(_), None) => {
+                Err(Failure::internal(format!("the route of virtual host {host:?} names no cluster")))
+            }
+            (RouteAction::NonForwarding, _) => Err(inappropriate(host, rpc.path, "non_forwarding_action")),
+            (RouteAction::Unsupported(action), _) => Err(inappropriate(host, rpc.path, action)),
+        }
+    }
+
+    fn cluster(&self, name: &str) -> Option<(&Arc<str>, &Picker<S>)> {
+        if let Ok(place) = self.routes.clusters().binary_search_by(|cluster| (**cluster).cmp(name)) {
+            return Some((self.routes.clusters().get(place)?, self.pickers.get(place)?));
+        }
+        let place = self.others.binary_search_by(|(cluster, _)| (**cluster).cmp(name)).ok()?;
+        self.others.get(place).map(|(cluster, picker)| (cluster, &**picker))
+    }
+}
+
+impl Failure {
+    /// With code UNAVAILABLE.
+    pub fn unavailable(message: String) -> Self {
+        Self { code: 14, message }
+    }
+
+    fn internal(message: String) -> Self {
+        Self { code: 13, message }
+    }
+}
+
+fn decide<'a, S: Subchannel>(
+    cluster: &'a Arc<str>,
+    picker: &'a Picker<S>,
+    limit: Option<Duration>,
+    auto_host_rewrite: bool,
+    choose: &mut dyn Choose,
+) -> Decision<'a, S> {
+    match picker.pick(choose) {
+        Pick::Send(ready, in_flight) => Decision::Send(SendTo {
+            subchannel: &ready.subchannel,
+            cluster,
+            limit,
+            authority: ready.hostname.as_deref().filter(|_| auto_host_rewrite),
+            in_flight,
+        }),
+        Pick::Wait(reason) => Decision::Wait(Failure::unavailable(reason.explain(cluster))),
+        Pick::Fail(reason) => Decision::Fail(Failure::unavailable(reason.explain(cluster))),
+        Pick::Drop(text) => Decision::Drop(Failure::unavailable(text)),
+    }
+}
+
+impl<S> Reason<'_, S> {
+    /// The whole sentence: which cluster, which leaf of it, why, and what the control plane said.
+    fn explain(&self, cluster: &str) -> String {
+        match self.cluster {
+            None => format!("cluster {cluster:?}: {}", self.text),
+            Some(leaf) if *leaf.name == *cluster => format!("cluster {cluster:?}: {} ({})", self.text, leaf.note),
+            Some(leaf) => format!("cluster {cluster:?}: leaf {:?}: {} ({})", leaf.name, self.text, leaf.note),
+        }
+    }
+}
+
+/// Zero stands for no limit (L-40).
+fn limit(limit: Option<Duration>) -> Option<Duration> {
+    limit.filter(|limit| !limit.is_zero())
+}
+
+fn inappropriate(host: &str, path: &str, action: &str) -> Failure {
+    Failure::unavailable(format!(
+        "matching route has inappropriate action: the route of virtual host {host:?} for path {path:?} has {action}, \
+         expected route"
+    ))
 }

@@ -1,14 +1,23 @@
 //! The tree of policies and what it needs from outside.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::Hash;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use mainstay_xds::deps::{ConfigError, XdsConfig};
+use mainstay_xds::deps::{ClusterChildren, ConfigError, XdsConfig};
 use mainstay_xds::{Choose, Time};
 
-use crate::Snapshot;
+use crate::breaker::Counter;
+use crate::picker::Picker;
+use crate::policy::cds::{Cds, CdsConfig};
+use crate::policy::{Cx, Event, What};
+use crate::pool::{Handles, Pool};
+use crate::routing::RouteTable;
+use crate::snapshot::{Content, Failure, Snapshot, Works};
+use crate::timers::{Owner, Timers};
 
 /// A handle of a connection to one address, as pickers carry it.
 pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
@@ -21,8 +30,8 @@ pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubchannelId(pub u64);
 
-/// What a subchannel connects to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// What a subchannel connects to. Policies that want equal ones share one subchannel.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubchannelSpec {
     /// The address.
     pub address: SocketAddr,
@@ -60,6 +69,10 @@ pub trait Host {
 
     /// Asks for fresh DNS answers (L-18).
     fn request_reresolution(&mut self);
+
+    /// The counter of RPCs in flight to `cluster` with EDS service name `eds_service`, empty if
+    /// there is none. The same for every channel of the process (L-86).
+    fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter>;
 }
 
 /// What every call into the tree brings along.
@@ -72,16 +85,54 @@ pub struct Context<'a, H: Host> {
     pub host: &'a mut H,
 }
 
-/// The load-balancing tree of one channel.
+/// The load-balancing tree of one channel: the cluster manager and everything below it (L-51).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tree<S: Subchannel> {
-    _s: std::marker::PhantomData<S>,
+    config: Config,
+    /// By number; a number is never used twice.
+    clusters: BTreeMap<u32, Node<S>>,
+    numbers: BTreeMap<Arc<str>, u32>,
+    last_cluster: u32,
+    last_policy: u64,
+    pool: Pool,
+    timers: Timers,
+    handles: Handles<S>,
+    /// Clusters whose pickers may be out of date.
+    touched: BTreeSet<u32>,
+    /// Whether anything but pickers changed since the last snapshot.
+    changed: bool,
+}
+
+/// What RPCs are routed by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Config {
+    Nothing,
+    Broken(Failure),
+    Works { config: Arc<XdsConfig>, routes: Arc<RouteTable> },
+}
+
+/// A cluster that RPCs may be routed to, or that is subscribed to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Node<S> {
+    cds: Cds,
+    picker: Arc<Picker<S>>,
 }
 
 impl<S: Subchannel> Tree<S> {
     /// A tree without configuration: RPCs wait (L-30).
     pub fn new() -> Self {
-        todo!()
+        Self {
+            config: Config::Nothing,
+            clusters: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            last_cluster: 0,
+            last_policy: 0,
+            pool: Pool::default(),
+            timers: Timers::default(),
+            handles: Handles::new(),
+            touched: BTreeSet::new(),
+            changed: false,
+        }
     }
 
     /// Puts a configuration in force, or an error in its place (L-29).
@@ -90,8 +141,10 @@ impl<S: Subchannel> Tree<S> {
         cx: &mut Context<'_, H>,
         config: Result<Arc<XdsConfig>, Arc<ConfigError>>,
     ) {
-        let _ = (cx, config);
-        todo!()
+        match config {
+            Ok(config) => self.put_in_force(cx, config),
+            Err(error) => self.break_off(cx, Failure::unavailable(error.to_string())),
+        }
     }
 
     /// Takes in the state of a subchannel. Unknown ids are ignored: they were released.
@@ -101,29 +154,188 @@ impl<S: Subchannel> Tree<S> {
         id: SubchannelId,
         state: Connectivity,
     ) {
-        let _ = (cx, id, state);
-        todo!()
+        for owner in self.pool.set_state(id, state) {
+            self.dispatch(cx, Event { owner, what: What::Connectivity(id) });
+        }
+        self.pool.flush(cx.host, &mut self.handles);
     }
 
     /// Does what is due. A call that comes early or twice does nothing.
     pub fn handle_timeout<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
-        let _ = cx;
-        todo!()
+        while let Some(timer) = self.timers.pop_due(cx.now) {
+            self.dispatch(cx, Event { owner: timer.owner, what: What::Timer(timer.kind) });
+        }
+        self.pool.flush(cx.host, &mut self.handles);
     }
 
     /// When [`Tree::handle_timeout`] is due.
     pub fn next_deadline(&self) -> Option<Time> {
-        todo!()
+        self.timers.next_deadline()
     }
 
     /// The newest snapshot, if it changed since the last call.
     pub fn poll_snapshot(&mut self) -> Option<Arc<Snapshot<S>>> {
-        todo!()
+        for number in std::mem::take(&mut self.touched) {
+            let Some(node) = self.clusters.get_mut(&number) else { continue };
+            let picker = node.cds.picker(&self.pool, &self.handles);
+            if *node.picker != picker {
+                node.picker = Arc::new(picker);
+                self.changed = true;
+            }
+        }
+        std::mem::take(&mut self.changed).then(|| Arc::new(Snapshot { content: self.content() }))
     }
 
     /// Releases every subchannel.
     pub fn shut_down<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
-        let _ = cx;
-        todo!()
+        self.break_off(cx, Failure::unavailable("the channel is shut down".into()));
     }
+
+    fn put_in_force<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, config: Arc<XdsConfig>) {
+        let routes = match &self.config {
+            Config::Works { config: current, .. } if *current == config => return,
+            Config::Works { config: current, routes } if current.virtual_host == config.virtual_host => {
+                self.changed |= default_limit(current) != default_limit(&config);
+                Arc::clone(routes)
+            }
+            Config::Works { .. } | Config::Broken(_) | Config::Nothing => {
+                self.changed = true;
+                Arc::new(RouteTable::new(Arc::clone(&config.virtual_host)))
+            }
+        };
+        let wanted = clusters(&config, &routes);
+        for name in &wanted {
+            let cds = CdsConfig::of(name, &config);
+            match self.numbers.get(name) {
+                Some(number) => self.update_cluster(cx, *number, cds),
+                None => self.add_cluster(cx, name, cds),
+            }
+        }
+        let gone: Vec<Arc<str>> = self.numbers.keys().filter(|name| !wanted.contains(*name)).cloned().collect();
+        for name in gone {
+            self.remove_cluster(cx, &name);
+        }
+        self.config = Config::Works { config, routes };
+        self.pool.flush(cx.host, &mut self.handles);
+    }
+
+    /// Lets go of everything; RPCs fail from now on.
+    fn break_off<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, failure: Failure) {
+        for name in self.numbers.keys().cloned().collect::<Vec<_>>() {
+            self.remove_cluster(cx, &name);
+        }
+        let config = Config::Broken(failure);
+        self.changed |= self.config != config;
+        self.config = config;
+        self.pool.flush(cx.host, &mut self.handles);
+    }
+
+    fn add_cluster<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, name: &Arc<str>, config: CdsConfig) {
+        self.last_cluster += 1;
+        let number = self.last_cluster;
+        let cds = self.with_cx(cx, number, |cx, _| Cds::new(cx, config));
+        let picker = Arc::new(Picker::Wait(String::new())); // Replaced before anyone sees it.
+        self.clusters.insert(number, Node { cds, picker });
+        self.numbers.insert(Arc::clone(name), number);
+        self.touched.insert(number);
+        self.changed = true;
+    }
+
+    fn update_cluster<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, number: u32, config: CdsConfig) {
+        let update = |cx: &mut Cx<'_>, clusters: &mut BTreeMap<u32, Node<S>>| {
+            clusters.get_mut(&number).is_some_and(|node| node.cds.update(cx, config))
+        };
+        if self.with_cx(cx, number, update) {
+            self.touched.insert(number);
+        }
+    }
+
+    fn remove_cluster<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, name: &str) {
+        if let Some(number) = self.numbers.remove(name)
+            && let Some(mut node) = self.clusters.remove(&number)
+        {
+            self.with_cx(cx, number, |cx, _| node.cds.shut_down(cx));
+            self.changed = true;
+        }
+    }
+
+    fn dispatch<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, event: Event) {
+        let Owner { cluster, .. } = event.owner;
+        let handle = |cx: &mut Cx<'_>, clusters: &mut BTreeMap<u32, Node<S>>| {
+            clusters.get_mut(&cluster).is_some_and(|node| node.cds.handle(cx, &event))
+        };
+        if self.with_cx(cx, cluster, handle) {
+            self.touched.insert(cluster);
+        }
+    }
+
+    /// Runs `work` with what policies get.
+    fn with_cx<H: Host<Subchannel = S>, T>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        cluster: u32,
+        work: impl FnOnce(&mut Cx<'_>, &mut BTreeMap<u32, Node<S>>) -> T,
+    ) -> T {
+        let host = &mut *cx.host;
+        let mut policy_cx = Cx {
+            now: cx.now,
+            choose: &mut *cx.choose,
+            pool: &mut self.pool,
+            timers: &mut self.timers,
+            breakers: &mut |cluster, eds_service| host.circuit_breaker(cluster, eds_service),
+            last_policy: &mut self.last_policy,
+            cluster,
+            ignore_reresolution: false,
+        };
+        work(&mut policy_cx, &mut self.clusters)
+    }
+
+    fn content(&self) -> Content<S> {
+        let (config, routes) = match &self.config {
+            Config::Nothing => return Content::Nothing,
+            Config::Broken(failure) => return Content::Broken(failure.clone()),
+            Config::Works { config, routes } => (config, routes),
+        };
+        // Both lists are in order, and every cluster that a route names has a node.
+        let (mut pickers, mut others) = (Vec::with_capacity(routes.clusters().len()), Vec::new());
+        for (name, number) in &self.numbers {
+            let Some(node) = self.clusters.get(number) else { continue };
+            if routes.clusters().get(pickers.len()) == Some(name) {
+                pickers.push(Arc::clone(&node.picker));
+            } else {
+                others.push((Arc::clone(name), Arc::clone(&node.picker)));
+            }
+        }
+        Content::Works(Works { routes: Arc::clone(routes), default_limit: default_limit(config), pickers, others })
+    }
+}
+
+impl<S: Subchannel> Default for Tree<S> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<H: Host> fmt::Debug for Context<'_, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+/// The clusters that stand on their own: those that routes name, and those that are there for no
+/// other reason than a subscription. Leaves of aggregates live inside these.
+fn clusters(config: &XdsConfig, routes: &RouteTable) -> BTreeSet<Arc<str>> {
+    let aggregates = config.clusters.values().filter_map(|entry| entry.as_ref().ok());
+    let leaves: BTreeSet<&Arc<str>> = aggregates
+        .flat_map(|cluster| match &cluster.children {
+            ClusterChildren::Aggregate(leaves) => leaves.as_slice(),
+            ClusterChildren::Endpoints(_) => &[],
+        })
+        .collect();
+    let subscribed = config.clusters.keys().filter(|name| !leaves.contains(name));
+    routes.clusters().iter().chain(subscribed).cloned().collect()
+}
+
+fn default_limit(config: &XdsConfig) -> Option<Duration> {
+    config.listener.max_stream_duration
 }

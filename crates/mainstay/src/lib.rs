@@ -1,1 +1,40 @@
-//! x
+//! xDS channels for tonic: discovery, routing and load balancing from a control plane, that keep
+//! working when the control plane does not.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), mainstay::BuildError> {
+//! let channel = mainstay::Channel::new("xds:///greeter")?; // bootstrap from GRPC_XDS_BOOTSTRAP
+//! // let mut client = GreeterClient::new(channel);         // any tonic-generated client
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`Channel`] is a tower service, cheap to clone and usable in any task. It fetches its
+//! configuration from the servers that the [`bootstrap`] names, and goes on with what it has while
+//! they are down, slow or wrong.
+
+pub use mainstay_xds::bootstrap;
+
+pub mod admin;
+
+mod ads;
+mod body;
+mod call;
+mod channel;
+mod credentials;
+mod deadline;
+mod dns;
+mod driver;
+mod events;
+mod failure;
+mod http2;
+mod hub;
+mod random;
+mod subchannel;
+mod task;
+
+pub use body::ResponseBody;
+pub use channel::{BuildError, Channel, ChannelBuilder, WaitForReady};
+pub use credentials::{Credentials, CredentialsError};
+pub use dns::{ResolveHost, SystemDns};
+pub use events::{Event, Events};

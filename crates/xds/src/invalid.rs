@@ -21,11 +21,24 @@ pub struct Fault {
 ///
 /// A parser descends with [`Faults::field`] and [`Faults::index`], reports with [`Faults::add`]
 /// and goes on. At the end [`Faults::finish`] says whether the value may be used.
+///
+/// The path is kept as segments and written out only for a fault, because a resource may have a
+/// hundred thousand elements and usually has no fault.
 #[derive(Debug, Default)]
 pub struct Faults {
-    path: String,
+    path: Vec<Segment>,
+    /// The texts of the segments in `path`, one after the other.
+    texts: String,
     faults: Vec<Fault>,
     dropped: usize,
+}
+
+/// One step of a path. Names and keys are ranges of [`Faults::texts`].
+#[derive(Clone, Copy, Debug)]
+enum Segment {
+    Field { start: usize, end: usize },
+    Index(usize),
+    Key { start: usize, end: usize },
 }
 
 // === impl Invalid ===
@@ -70,36 +83,32 @@ impl Faults {
 
     /// Runs `parse` one field deeper.
     pub fn field<T>(&mut self, name: &str, parse: impl FnOnce(&mut Self) -> T) -> T {
-        let len = self.path.len();
-        if len > 0 {
-            self.path.push('.');
-        }
-        self.path.push_str(name);
-        let out = parse(self);
-        self.path.truncate(len);
+        let start = self.texts.len();
+        self.texts.push_str(name);
+        let out = self.descend(Segment::Field { start, end: self.texts.len() }, parse);
+        self.texts.truncate(start);
         out
     }
 
     /// Runs `parse` inside element `index` of the current repeated field.
     pub fn index<T>(&mut self, index: usize, parse: impl FnOnce(&mut Self) -> T) -> T {
-        self.key(&index.to_string(), parse)
+        self.descend(Segment::Index(index), parse)
     }
 
     /// Runs `parse` inside the value of map key `key` of the current field.
     pub fn key<T>(&mut self, key: &str, parse: impl FnOnce(&mut Self) -> T) -> T {
-        let len = self.path.len();
-        self.path.push('[');
-        self.path.push_str(key);
-        self.path.push(']');
-        let out = parse(self);
-        self.path.truncate(len);
+        let start = self.texts.len();
+        self.texts.push_str(key);
+        let out = self.descend(Segment::Key { start, end: self.texts.len() }, parse);
+        self.texts.truncate(start);
         out
     }
 
-    /// Reports a fault at the current path. After [`MAX_FAULTS`] only their number is kept.
+    /// Reports a fault at the current path. After [`MAX_FAULTS`] only their number is kept, and of a text that
+    /// quotes its input without end only the first [`MAX_TEXT`] bytes.
     pub fn add(&mut self, message: impl Into<String>) {
         if self.faults.len() < MAX_FAULTS {
-            self.faults.push(Fault { path: self.path.clone(), message: message.into() });
+            self.faults.push(Fault { path: shorten(self.path_text()), message: shorten(message.into()) });
         } else {
             self.dropped += 1;
         }
@@ -125,10 +134,47 @@ impl Faults {
         }
         Err(Invalid { faults: self.faults })
     }
+
+    fn descend<T>(&mut self, segment: Segment, parse: impl FnOnce(&mut Self) -> T) -> T {
+        self.path.push(segment);
+        let out = parse(self);
+        self.path.pop();
+        out
+    }
+
+    fn path_text(&self) -> String {
+        let mut text = String::new();
+        for segment in &self.path {
+            match *segment {
+                Segment::Field { start, end } => {
+                    if !text.is_empty() {
+                        text.push('.');
+                    }
+                    text.push_str(&self.texts[start..end]);
+                }
+                Segment::Index(index) => text.push_str(&format!("[{index}]")),
+                Segment::Key { start, end } => text.push_str(&format!("[{}]", &self.texts[start..end])),
+            }
+        }
+        text
+    }
+}
+
+fn shorten(mut text: String) -> String {
+    if text.len() > MAX_TEXT {
+        let end = (0..=MAX_TEXT).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
 }
 
 /// How many faults of one resource are kept: a hostile resource must not make a huge NACK.
 pub const MAX_FAULTS: usize = 32;
+
+/// How many bytes of a fault's path and of its message are kept, for the same reason. The deepest paths, of nested LB
+/// policies, are shorter.
+pub const MAX_TEXT: usize = 2048;
 
 #[cfg(test)]
 mod tests {
@@ -146,6 +192,20 @@ mod tests {
     }
 
     #[test]
+    fn names_indices_and_keys_mix_in_one_path() {
+        let mut faults = Faults::new();
+        faults.field("metadata.typed_filter_metadata", |f| {
+            f.key("a[b]", |f| f.field("value", |f| f.index(0, |f| f.index(7, |f| f.add("bad")))));
+            f.key("c", |f| f.add("bad too"));
+        });
+        let invalid = faults.finish(()).unwrap_err();
+        assert_eq!(
+            invalid.to_string(),
+            "metadata.typed_filter_metadata[a[b]].value[0][7]: bad; metadata.typed_filter_metadata[c]: bad too"
+        );
+    }
+
+    #[test]
     fn a_flood_of_faults_is_bounded() {
         let mut faults = Faults::new();
         for _ in 0..1000 {
@@ -154,5 +214,13 @@ mod tests {
         let invalid = faults.finish(()).unwrap_err();
         assert_eq!(invalid.faults().len(), MAX_FAULTS + 1);
         assert_eq!(invalid.faults().last().unwrap().message, "and 968 more faults");
+    }
+
+    #[test]
+    fn a_text_that_quotes_a_huge_value_is_cut_between_characters() {
+        let mut faults = Faults::new();
+        faults.add("\u{20ac}".repeat(MAX_TEXT));
+        let invalid = faults.finish(()).unwrap_err();
+        assert_eq!(invalid.faults()[0].message, format!("{}...", "\u{20ac}".repeat(MAX_TEXT / 3)));
     }
 }

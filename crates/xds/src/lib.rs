@@ -16,8 +16,10 @@ pub mod invalid;
 pub mod name;
 pub mod resource;
 
+mod backoff;
 mod choose;
 mod time;
 
+pub use backoff::Backoff;
 pub use choose::Choose;
 pub use time::Time;

@@ -1,14 +1,30 @@
 //! The bootstrap configuration: which xDS servers there are, who we are, how names are made.
+//!
+//! It comes from the environment ([`Bootstrap::from_vars`]), from JSON text ([`Bootstrap::parse`]) or
+//! from code ([`Bootstrap::builder`]). All three make the same checks and name every faulty field.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod builder;
+mod guards;
+mod json;
+mod node;
 mod parse;
+mod server_uri;
+mod source;
 
-/// A parsed, checked bootstrap. Built from JSON by [`Bootstrap::parse`] or in code.
+pub use builder::{AuthorityOptions, BootstrapBuilder};
+pub use server_uri::{ServerUri, ServerUriError};
+pub use source::{BootstrapError, Origin};
+
+use crate::name::AuthorityKey;
+
+/// A parsed, checked bootstrap. Built from JSON by [`Bootstrap::parse`] or in code by [`Bootstrap::builder`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Bootstrap {
     /// The top-level servers in order of preference; never empty (B-8, B-9).
     pub servers: Vec<Arc<ServerConfig>>,
@@ -55,6 +71,8 @@ pub struct TlsConfig {
     pub ca_certificate_file: Option<PathBuf>,
     /// PEM files of our certificate chain and key: both or neither.
     pub identity: Option<IdentityFiles>,
+    /// SPIFFE trust bundle map (A87); wins over the roots.
+    pub spiffe_trust_bundle_map_file: Option<PathBuf>,
     /// How often the files are read again.
     pub refresh_interval: Duration,
 }
@@ -172,3 +190,74 @@ pub struct Guards {
     /// `GRPC_EXPERIMENTAL_XDS_BOOTSTRAP_CALL_CREDS` (A97).
     pub call_creds: bool,
 }
+
+// === impl Bootstrap ===
+
+impl Bootstrap {
+    /// The servers to ask for resources of `authority`, in order of preference, and whether the loss of
+    /// a server alone makes it fall back (A95). `None`: the authority is not in the bootstrap (P-88).
+    pub fn servers_of(&self, authority: &AuthorityKey) -> Option<(&[Arc<ServerConfig>], bool)> {
+        match authority {
+            // Old-style names have no A95 switch (B-29).
+            AuthorityKey::TopLevel => Some((&self.servers, false)),
+            AuthorityKey::Named(name) => {
+                let authority = self.authorities.get(&**name)?;
+                // An authority without servers of its own has the top-level ones (B-28).
+                let servers = if authority.servers.is_empty() { &self.servers } else { &authority.servers };
+                Some((servers, authority.fallback_on_reachability_only && self.guards.endpoint_fallback))
+            }
+        }
+    }
+}
+
+// === impl ServerConfig ===
+
+impl ServerConfig {
+    /// A server that is reached in plaintext.
+    pub fn insecure(server_uri: impl Into<String>) -> Self {
+        Self {
+            server_uri: server_uri.into(),
+            channel_creds: ChannelCreds::Insecure,
+            call_creds: Vec::new(),
+            features: ServerFeatures::default(),
+        }
+    }
+
+    /// A server that is reached over TLS. `TlsConfig::default()` trusts the system's roots.
+    pub fn tls(server_uri: impl Into<String>, config: TlsConfig) -> Self {
+        Self { channel_creds: ChannelCreds::Tls(config), ..Self::insecure(server_uri) }
+    }
+}
+
+// === impl TlsConfig ===
+
+impl Default for TlsConfig {
+    fn default() -> Self {
+        Self {
+            ca_certificate_file: None,
+            identity: None,
+            spiffe_trust_bundle_map_file: None,
+            refresh_interval: DEFAULT_REFRESH_INTERVAL,
+        }
+    }
+}
+
+// === impl FileWatcherConfig ===
+
+impl Default for FileWatcherConfig {
+    /// No files yet: at least one must be set (B-39).
+    fn default() -> Self {
+        Self {
+            identity: None,
+            ca_certificate_file: None,
+            spiffe_trust_bundle_map_file: None,
+            refresh_interval: DEFAULT_REFRESH_INTERVAL,
+        }
+    }
+}
+
+/// How often certificate files are read again unless told otherwise (B-19, B-39).
+const DEFAULT_REFRESH_INTERVAL: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests;

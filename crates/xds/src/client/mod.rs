@@ -5,17 +5,42 @@
 //! [`XdsClient::handle_timeout`]) go in, then [`XdsClient::poll_output`] is drained until it
 //! answers [`Output::Wait`].
 
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::Time;
 use crate::bootstrap::{Bootstrap, ServerConfig};
 use crate::invalid::Invalid;
 use crate::name::{AuthorityKey, ResourceKey};
 use crate::resource::{Resource, ResourceType};
-use crate::{Choose, Time};
+
+mod authority;
+mod backoff;
+mod cache;
+mod drive;
+mod dump;
+mod error;
+mod health;
+mod notify;
+mod response;
+mod server;
+mod stream;
+mod timers;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use dump::{RawValue, ResourceState, ResourceStatus, ServerState, ServerStatus};
+
+use authority::{Authority, AuthorityId};
+use cache::Cache;
+use notify::{Told, Watch};
+use server::{Server, ServerId};
+use timers::Timers;
 
 /// One watch. Ids are never used twice by one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,7 +117,8 @@ pub enum Action {
 pub enum Update {
     /// A new value. Clears any error.
     Changed(Resource, Provenance),
-    /// The value it has already, from another server or in another version. Clears any error.
+    /// The value it has already, from another server. Clears any error. A new version of it from the same server
+    /// is not worth a word: see [`XdsClient::dump`].
     Confirmed(Provenance),
     /// The resource cannot be had; an earlier value must not be used any more.
     Failed(Arc<ResourceError>),
@@ -190,6 +216,10 @@ pub enum Report {
     TimedOut(Arc<ServerConfig>, ResourceKey),
     /// A message was ignored: not a response, or of a type never asked for (P-36).
     Ignored(Arc<ServerConfig>, String),
+    /// A server took a resource away and it stays in use all the same; told once (A53, with A88 off).
+    DeletionIgnored(Arc<ServerConfig>, ResourceKey),
+    /// A resource whose deletion was ignored is back, or is not watched any more (A53).
+    DeletionOver(Arc<ServerConfig>, ResourceKey),
 }
 
 /// Numbers that users may change.
@@ -233,50 +263,131 @@ impl Default for ClientSettings {
 
 /// The client of one target.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct XdsClient {}
+pub struct XdsClient {
+    bootstrap: Arc<Bootstrap>,
+    settings: ClientSettings,
+    node_id: Arc<str>,
+    watches: BTreeMap<WatchId, Watch>,
+    cache: Cache,
+    /// Authorities that were ever watched. An [`AuthorityId`] is an index.
+    authorities: Vec<Authority>,
+    /// Servers that were ever needed. A [`ServerId`] is an index.
+    servers: Vec<Server>,
+    timers: Timers,
+    /// What to do, in order, before watchers are told the news.
+    outputs: VecDeque<Action>,
+    /// Watches that may have something to be told.
+    news: BTreeSet<WatchId>,
+    /// Whether streams and requests follow from everything above.
+    settled: bool,
+    next_watch: u64,
+    next_stream: u64,
+}
 
 impl XdsClient {
     /// A client that has not connected to anything yet.
     pub fn new(bootstrap: Arc<Bootstrap>, settings: ClientSettings) -> Self {
-        let _ = (bootstrap, settings);
-        todo!()
+        Self {
+            node_id: bootstrap.node.id.as_str().into(),
+            bootstrap,
+            settings,
+            watches: BTreeMap::new(),
+            cache: Cache::default(),
+            authorities: Vec::new(),
+            servers: Vec::new(),
+            timers: Timers::default(),
+            outputs: VecDeque::new(),
+            news: BTreeSet::new(),
+            settled: true,
+            next_watch: 0,
+            next_stream: 0,
+        }
     }
 
     /// Watches a resource. Everything known about it is told at once (C-10 to C-12).
     pub fn watch(&mut self, now: Time, resource_type: ResourceType, name: &str) -> WatchId {
-        let _ = (now, resource_type, name);
-        todo!()
+        let watch = WatchId(self.next_watch);
+        self.next_watch += 1;
+        self.news.insert(watch);
+        let state = match self.resolve(resource_type, name) {
+            Ok((key, authority)) => {
+                self.add_watcher(&key, authority, watch);
+                Watch::Of(key, Told::default())
+            }
+            Err(kind) => {
+                let resource = ResourceKey { resource_type, name: name.into() };
+                let error = ResourceError { resource, server: None, node_id: self.node_id.clone(), kind, at: now };
+                Watch::Unusable { error: Arc::new(error), told: false }
+            }
+        };
+        self.watches.insert(watch, state);
+        watch
     }
 
     /// Ends a watch. The watcher hears nothing more.
-    pub fn unwatch(&mut self, now: Time, watch: WatchId) {
-        let _ = (now, watch);
-        todo!()
+    pub fn unwatch(&mut self, _now: Time, watch: WatchId) {
+        self.news.remove(&watch);
+        if let Some(Watch::Of(key, _)) = self.watches.remove(&watch)
+            && let Some(authority) = self.cache.remove_watcher(&key, watch)
+        {
+            self.authorities[authority.0].watched -= 1;
+            self.mark_streams(authority, key.resource_type);
+        }
     }
 
-    /// Takes in what happened outside.
-    pub fn handle_event(&mut self, now: Time, choose: &mut dyn Choose, event: Event) {
-        let _ = (now, choose, event);
-        todo!()
+    /// Whether nothing is watched, open or left to do.
+    pub fn is_idle(&self) -> bool {
+        let at_rest = |server: &Server| matches!(server.link, server::Link::Idle);
+        self.watches.is_empty() && self.settled && self.outputs.is_empty() && self.servers.iter().all(at_rest)
     }
 
-    /// Does what is due. A call that comes early or twice does nothing.
-    pub fn handle_timeout(&mut self, now: Time, choose: &mut dyn Choose) {
-        let _ = (now, choose);
-        todo!()
+    fn add_watcher(&mut self, key: &ResourceKey, id: AuthorityId, watch: WatchId) {
+        if self.cache.add_watcher(key, id, watch) {
+            self.authorities[id.0].watched += 1;
+        }
+        self.start(id);
+        self.mark_streams(id, key.resource_type);
+        // C-43: a new need of a server that is known to be down does not wait for its next failure.
+        let is_down = self.authorities[id.0].active().is_some_and(|server| self.servers[server.0].outage.is_some());
+        let uncached = self.cache.get(key.resource_type, &key.name).is_some_and(|entry| entry.cached.is_uncached());
+        if is_down && uncached {
+            self.active_is_down(id, true);
+        }
     }
 
-    /// The next thing to do.
-    pub fn poll_output(&mut self) -> Output {
-        todo!()
+    /// The canonical key of a name and the authority that it belongs to, or why it cannot be used (C-8).
+    fn resolve(&mut self, resource_type: ResourceType, name: &str) -> Result<(ResourceKey, AuthorityId), ErrorKind> {
+        let (key, authority) = ResourceKey::parse(resource_type, name, self.bootstrap.guards.federation)
+            .map_err(|error| ErrorKind::InvalidName(error.to_string()))?;
+        if let Some(index) = self.authorities.iter().position(|known| known.key == authority) {
+            return Ok((key, AuthorityId(index)));
+        }
+        let bootstrap = self.bootstrap.clone();
+        let Some((configs, reachability_only)) = bootstrap.servers_of(&authority) else {
+            let AuthorityKey::Named(name) = authority else { unreachable!("the top level has servers (B-9)") };
+            return Err(ErrorKind::UnknownAuthority(name.to_string()));
+        };
+        let mut servers = Vec::with_capacity(configs.len());
+        let usable = if bootstrap.guards.fallback { configs.len() } else { 1 }; // A71's guard.
+        for config in configs.iter().take(usable) {
+            let id = self.server_id(config);
+            if !servers.contains(&id) {
+                servers.push(id);
+            }
+        }
+        self.authorities.push(Authority::new(authority, servers, reachability_only));
+        Ok((key, AuthorityId(self.authorities.len() - 1)))
+    }
+
+    fn server_id(&mut self, config: &Arc<ServerConfig>) -> ServerId {
+        let index = self.servers.iter().position(|server| server.config == *config).unwrap_or_else(|| {
+            self.servers.push(Server::new(config.clone()));
+            self.servers.len() - 1
+        });
+        ServerId(index)
+    }
+
+    fn report(&mut self, report: Report) {
+        self.outputs.push_back(Action::Report(report));
     }
 }
-
-impl fmt::Display for ResourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let _ = f;
-        todo!()
-    }
-}
-
-impl std::error::Error for ResourceError {}

@@ -4,12 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::cluster::v3 as pb;
+use envoy_types::pb::envoy::config::core::v3::{HealthStatus, RoutingPriority, TypedExtensionConfig};
+use envoy_types::pb::envoy::config::endpoint::v3::LbEndpoint;
+use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
+use envoy_types::pb::envoy::extensions::clusters::aggregate::v3::ClusterConfig as AggregateConfig;
+use envoy_types::pb::envoy::extensions::upstreams::http::v3::HttpProtocolOptions;
+use envoy_types::pb::google::protobuf::{Duration as PbDuration, UInt32Value};
+use pb::circuit_breakers::Thresholds;
+use pb::cluster::{ClusterDiscoveryType, CommonLbConfig, CustomClusterType, DiscoveryType};
 
-use super::ParseContext;
 use super::lb_policy::LbPolicy;
 use super::tls::UpstreamTls;
+use super::{ParseContext, fields};
 use crate::bootstrap::ServerConfig;
-use crate::invalid::Invalid;
+use crate::invalid::{Faults, Invalid};
 
 /// A cluster: where its endpoints come from and how load is spread over them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -111,9 +119,290 @@ pub struct OverrideHostStatuses {
 }
 
 impl Cluster {
+    /// How many clusters an aggregate may name. Each of them is a subscription.
+    pub const MAX_AGGREGATE_CLUSTERS: usize = 1_000;
+
     /// Checks a Cluster.
+    ///
+    /// Fields that are not mentioned here are ignored, whatever they hold.
     pub fn parse(pb: &pb::Cluster, cx: ParseContext<'_>) -> Result<Self, Invalid> {
-        let _ = (pb, cx);
-        todo!()
+        let mut faults = Faults::new();
+        let kind = ClusterKind::parse(pb, &mut faults);
+        let lb_policy = match kind {
+            // Only the leaves' policies count, so that of the aggregate may be anything, such as the CLUSTER_PROVIDED
+            // that Envoy demands there (A75).
+            Some(ClusterKind::Aggregate { .. }) => Some(LbPolicy::default_for_cluster()),
+            _ => LbPolicy::parse(pb, &mut faults),
+        };
+        let max_requests = faults.field("circuit_breakers", |f| max_requests(pb.circuit_breakers.as_ref(), f));
+        let outlier_detection = pb.outlier_detection.as_ref().map(|outlier_detection| {
+            faults.field("outlier_detection", |f| OutlierDetection::parse(outlier_detection, f))
+        });
+        let tls = pb
+            .transport_socket
+            .as_ref()
+            .and_then(|socket| faults.field("transport_socket", |f| UpstreamTls::parse_socket(socket, cx, f)));
+        let lrs_server = pb.lrs_server.as_ref().map(|source| {
+            faults.field("lrs_server", |f| fields::self_config_source(Some(source), f));
+            cx.server.clone()
+        });
+        let idle_timeout = faults.field("upstream_config", |f| idle_timeout(pb.upstream_config.as_ref(), f));
+        if let Some(metadata) = &pb.metadata {
+            faults.field("metadata", |f| fields::check_metadata(metadata, f));
+        }
+        let parsed = kind.zip(lb_policy).map(|(kind, lb_policy)| Self {
+            kind,
+            lb_policy,
+            max_requests,
+            outlier_detection,
+            tls,
+            lrs_server,
+            lrs_report_endpoint_metrics: reported_metrics(&pb.lrs_report_endpoint_metrics),
+            override_host_statuses: OverrideHostStatuses::parse(pb.common_lb_config.as_ref()),
+            idle_timeout,
+        });
+        faults.finish(parsed).map(|parsed| parsed.expect("a part is missing only after a fault"))
+    }
+
+    /// The name of the EDS resource of the cluster called `cluster_name`; `None` if it has none.
+    pub fn eds_resource_name<'a>(&'a self, cluster_name: &'a str) -> Option<&'a str> {
+        match &self.kind {
+            ClusterKind::Eds { service_name } => Some(service_name.as_deref().unwrap_or(cluster_name)),
+            ClusterKind::LogicalDns { .. } | ClusterKind::Aggregate { .. } => None,
+        }
     }
 }
+
+impl ClusterKind {
+    /// `faults` is at the Cluster.
+    fn parse(pb: &pb::Cluster, faults: &mut Faults) -> Option<Self> {
+        let discovery_type = match &pb.cluster_discovery_type {
+            Some(ClusterDiscoveryType::ClusterType(custom)) => {
+                return faults.field("cluster_type.typed_config", |f| Self::parse_custom(custom, f));
+            }
+            Some(ClusterDiscoveryType::Type(discovery_type)) => *discovery_type,
+            None => DiscoveryType::Static as i32,
+        };
+        match DiscoveryType::try_from(discovery_type) {
+            Ok(DiscoveryType::Eds) => faults.field("eds_cluster_config", |f| Self::parse_eds(pb, f)),
+            Ok(DiscoveryType::LogicalDns) => faults.field("load_assignment", |f| Self::parse_dns(pb, f)),
+            other => {
+                let found = other.map_or_else(|_| discovery_type.to_string(), |other| other.as_str_name().to_owned());
+                faults.field("type", |f| {
+                    f.add(format!("{found} is not supported: expected EDS, LOGICAL_DNS or an aggregate cluster"));
+                });
+                None
+            }
+        }
+    }
+
+    /// `faults` is at `eds_cluster_config`.
+    fn parse_eds(pb: &pb::Cluster, faults: &mut Faults) -> Option<Self> {
+        let Some(config) = &pb.eds_cluster_config else {
+            faults.add("must be set");
+            return None;
+        };
+        faults.field("eds_config", |f| fields::ads_config_source(config.eds_config.as_ref(), f));
+        // The name of a cluster says its type, so it cannot be the name of its endpoints too (A47).
+        if config.service_name.is_empty() && pb.name.starts_with("xdstp:") {
+            faults.field("service_name", |f| f.add("must be set, because the name of the cluster starts with xdstp:"));
+        }
+        Some(Self::Eds { service_name: (!config.service_name.is_empty()).then(|| config.service_name.clone()) })
+    }
+
+    /// `faults` is at `load_assignment`.
+    fn parse_dns(pb: &pb::Cluster, faults: &mut Faults) -> Option<Self> {
+        let Some(assignment) = &pb.load_assignment else {
+            faults.add("must be set");
+            return None;
+        };
+        faults.field("endpoints", |f| {
+            let locality = only_element(&assignment.endpoints, f)?;
+            f.index(0, |f| {
+                f.field("lb_endpoints", |f| {
+                    let endpoint = only_element(&locality.lb_endpoints, f)?;
+                    f.index(0, |f| f.field("endpoint.address", |f| Self::parse_dns_address(endpoint, f)))
+                })
+            })
+        })
+    }
+
+    /// `faults` is at the Address of the endpoint.
+    fn parse_dns_address(pb: &LbEndpoint, faults: &mut Faults) -> Option<Self> {
+        let address = match &pb.host_identifier {
+            Some(HostIdentifier::Endpoint(endpoint)) => endpoint.address.as_ref(),
+            _ => None,
+        };
+        let socket = fields::socket_address(address, faults)?;
+        faults.field("socket_address", |f| {
+            if socket.address.is_empty() {
+                f.field("address", |f| f.add("must not be empty"));
+            }
+            if !socket.resolver_name.is_empty() {
+                f.field("resolver_name", |f| f.add("not supported"));
+            }
+        });
+        let port = fields::port(socket, faults)?;
+        Some(Self::LogicalDns { host: socket.address.clone(), port })
+    }
+
+    /// `faults` is at the `typed_config`.
+    fn parse_custom(pb: &CustomClusterType, faults: &mut Faults) -> Option<Self> {
+        let Some(any) = &pb.typed_config else {
+            faults.add("must be set");
+            return None;
+        };
+        let AggregateConfig { clusters } = fields::unpack(any, faults)?;
+        faults.field("clusters", |f| {
+            if clusters.is_empty() {
+                f.add("must not be empty");
+            }
+            if clusters.len() > Cluster::MAX_AGGREGATE_CLUSTERS {
+                f.add(format!("has {} entries: at most {}", clusters.len(), Cluster::MAX_AGGREGATE_CLUSTERS));
+            }
+            for (i, _) in clusters.iter().enumerate().filter(|(_, name)| name.is_empty()) {
+                f.index(i, |f| f.add("must not be empty"));
+            }
+        });
+        Some(Self::Aggregate { clusters })
+    }
+}
+
+impl OutlierDetection {
+    /// `faults` is at the OutlierDetection.
+    fn parse(pb: &pb::OutlierDetection, faults: &mut Faults) -> Self {
+        let base_ejection_time = duration_or("base_ejection_time", pb.base_ejection_time, 30, faults);
+        Self {
+            interval: duration_or("interval", pb.interval, 10, faults),
+            base_ejection_time,
+            max_ejection_time: pb
+                .max_ejection_time
+                .and_then(|max| faults.field("max_ejection_time", |f| fields::duration(&max, f)))
+                .unwrap_or_else(|| base_ejection_time.max(Duration::from_secs(300))),
+            max_ejection_percent: percent_or("max_ejection_percent", pb.max_ejection_percent, 10, faults),
+            success_rate: SuccessRateEjection::parse(pb, faults),
+            failure_percentage: FailurePercentageEjection::parse(pb, faults),
+        }
+    }
+}
+
+impl SuccessRateEjection {
+    /// Unset means on, at 100 %: only an explicit 0 turns it off.
+    fn parse(pb: &pb::OutlierDetection, faults: &mut Faults) -> Option<Self> {
+        let enforcement = percent_or("enforcing_success_rate", pb.enforcing_success_rate, 100, faults);
+        (enforcement > 0).then(|| Self {
+            stdev_factor: value_or(pb.success_rate_stdev_factor, 1900),
+            enforcement,
+            minimum_hosts: value_or(pb.success_rate_minimum_hosts, 5),
+            request_volume: value_or(pb.success_rate_request_volume, 100),
+        })
+    }
+}
+
+impl FailurePercentageEjection {
+    /// Unset means off.
+    fn parse(pb: &pb::OutlierDetection, faults: &mut Faults) -> Option<Self> {
+        let enforcement = percent_or("enforcing_failure_percentage", pb.enforcing_failure_percentage, 0, faults);
+        let threshold = percent_or("failure_percentage_threshold", pb.failure_percentage_threshold, 85, faults);
+        (enforcement > 0).then(|| Self {
+            threshold,
+            enforcement,
+            minimum_hosts: value_or(pb.failure_percentage_minimum_hosts, 5),
+            request_volume: value_or(pb.failure_percentage_request_volume, 50),
+        })
+    }
+}
+
+impl OverrideHostStatuses {
+    fn parse(pb: Option<&CommonLbConfig>) -> Self {
+        match pb.and_then(|config| config.override_host_status.as_ref()) {
+            Some(set) => {
+                let has = |status| set.statuses.contains(&(status as i32));
+                Self {
+                    unknown: has(HealthStatus::Unknown),
+                    healthy: has(HealthStatus::Healthy),
+                    draining: has(HealthStatus::Draining),
+                }
+            }
+            None => Self { unknown: true, healthy: true, draining: false },
+        }
+    }
+}
+
+/// R-71, and the check of R-72. `faults` is at the CircuitBreakers.
+fn max_requests(pb: Option<&pb::CircuitBreakers>, faults: &mut Faults) -> u32 {
+    let is_default = |threshold: &&Thresholds| threshold.priority == RoutingPriority::Default as i32;
+    let Some(pb) = pb else { return DEFAULT_MAX_REQUESTS };
+    let per_host = pb.per_host_thresholds.iter().enumerate();
+    if let Some((i, per_host)) = per_host.clone().find(|(_, threshold)| is_default(threshold))
+        && per_host.max_connections.is_some_and(|max| max.value == 0)
+    {
+        faults.field("per_host_thresholds", |f| {
+            f.index(i, |f| f.field("max_connections", |f| f.add("must not be 0")));
+        });
+    }
+    let threshold = pb.thresholds.iter().find(is_default);
+    value_or(threshold.and_then(|threshold| threshold.max_requests), DEFAULT_MAX_REQUESTS)
+}
+
+/// `faults` is at `upstream_config`.
+fn idle_timeout(pb: Option<&TypedExtensionConfig>, faults: &mut Faults) -> Duration {
+    let timeout = pb.and_then(|pb| {
+        faults.field("typed_config", |f| {
+            let Some(any) = &pb.typed_config else {
+                f.add("must be set");
+                return None;
+            };
+            let options: HttpProtocolOptions = fields::unpack(any, f)?;
+            let timeout = options.common_http_protocol_options?.idle_timeout?;
+            f.field("common_http_protocol_options.idle_timeout", |f| fields::duration(&timeout, f))
+        })
+    });
+    timeout.unwrap_or(DEFAULT_IDLE_TIMEOUT)
+}
+
+/// The metrics that LRS can carry (C-80); others are ignored.
+fn reported_metrics(pb: &[String]) -> Vec<String> {
+    let known = |metric: &&String| {
+        matches!(metric.as_str(), "cpu_utilization" | "mem_utilization" | "application_utilization")
+            || metric.strip_prefix("named_metrics.").is_some_and(|key| !key.is_empty())
+    };
+    pb.iter().filter(known).cloned().collect()
+}
+
+/// The only element of a list that must have exactly one; `faults` is at the list.
+fn only_element<'a, T>(list: &'a [T], faults: &mut Faults) -> Option<&'a T> {
+    match list {
+        [element] => Some(element),
+        _ => {
+            faults.add(format!("has {} entries: expected exactly one", list.len()));
+            None
+        }
+    }
+}
+
+fn value_or(pb: Option<UInt32Value>, default: u32) -> u32 {
+    pb.map_or(default, |value| value.value)
+}
+
+fn percent_or(field: &str, pb: Option<UInt32Value>, default: u32, faults: &mut Faults) -> u32 {
+    let percent = value_or(pb, default);
+    if percent > 100 {
+        faults.field(field, |f| f.add(format!("{percent} is not a percentage: expected at most 100")));
+    }
+    percent
+}
+
+fn duration_or(field: &str, pb: Option<PbDuration>, default_secs: u64, faults: &mut Faults) -> Duration {
+    pb.and_then(|duration| faults.field(field, |f| fields::duration(&duration, f)))
+        .unwrap_or(Duration::from_secs(default_secs))
+}
+
+///
+const DEFAULT_MAX_REQUESTS: u32 = 1024;
+
+///
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+pub(super) mod tests;

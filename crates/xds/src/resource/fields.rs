@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
 use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
-use envoy_types::pb::envoy::config::core::v3::{Address, ConfigSource, SocketAddress, address};
+use envoy_types::pb::envoy::config::core::v3::{Address, ConfigSource, Metadata, SocketAddress, address};
+use envoy_types::pb::envoy::extensions::filters::http::gcp_authn::v3::Audience;
 use envoy_types::pb::envoy::r#type::v3::FractionalPercent;
 use envoy_types::pb::envoy::r#type::v3::fractional_percent::DenominatorType;
 use envoy_types::pb::google::protobuf::{Any, Duration as PbDuration};
@@ -89,7 +90,7 @@ pub(crate) fn ip_address(pb: Option<&Address>, faults: &mut Faults) -> Option<So
         Ok(ip) => Some(ip),
         Err(_) => {
             faults.field("socket_address.address", |f| {
-                f.add(format!("{:?} is not an IPv4 or IPv6 address", socket.address));
+                f.add(format!("{} is not an IPv4 or IPv6 address", excerpt(&socket.address)));
             });
             None
         }
@@ -121,7 +122,8 @@ pub(crate) fn any_type<'a>(any: &'a Any, faults: &mut Faults) -> Option<&'a str>
         Some((_, message)) if !message.is_empty() => Some(message),
         _ => {
             faults.field("type_url", |f| {
-                f.add(format!("{:?} is not a type URL: expected a prefix, a slash and a message name", any.type_url));
+                let found = excerpt(&any.type_url);
+                f.add(format!("{found} is not a type URL: expected a prefix, a slash and a message name"));
             });
             None
         }
@@ -141,5 +143,187 @@ pub(crate) fn unpack<M: Message + Name + Default>(any: &Any, faults: &mut Faults
             faults.field("value", |f| f.add(format!("is not a {}: {error}", M::full_name())));
             None
         }
+    }
+}
+
+/// A text from the wire in quotes, cut if it is long: what goes into a fault must stay small.
+pub(crate) fn excerpt(text: &str) -> String {
+    match text.char_indices().nth(MAX_EXCERPT) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+/// Checks the metadata types that gRPC knows (R-80). None of them is used yet, so nothing is kept: a resource that
+/// other clients reject must not pass here only to break when it is. `faults` is at the Metadata.
+pub(crate) fn check_metadata(pb: &Metadata, faults: &mut Faults) {
+    if pb.typed_filter_metadata.is_empty() {
+        return;
+    }
+    // The map has a random order; the texts of faults must not.
+    let mut entries: Vec<(&String, &Any)> = pb.typed_filter_metadata.iter().collect();
+    entries.sort_unstable_by_key(|(key, _)| *key);
+    faults.field("typed_filter_metadata", |f| {
+        for (key, any) in entries {
+            f.key(key, |f| match any_type(any, f) {
+                Some(AUDIENCE) => check_audience(any, f),
+                Some(ADDRESS) => check_address(any, f),
+                _ => {}
+            });
+        }
+    });
+}
+
+fn check_audience(any: &Any, faults: &mut Faults) {
+    if unpack::<Audience>(any, faults).is_some_and(|audience| audience.url.is_empty()) {
+        faults.field("url", |f| f.add("must not be empty"));
+    }
+}
+
+fn check_address(any: &Any, faults: &mut Faults) {
+    if let Some(address) = unpack::<Address>(any, faults) {
+        ip_address(Some(&address), faults);
+    }
+}
+
+const AUDIENCE: &str = "envoy.extensions.filters.http.gcp_authn.v3.Audience";
+const ADDRESS: &str = "envoy.config.core.v3.Address";
+
+/// Longest text from the wire that a fault shows in full, in characters.
+const MAX_EXCERPT: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::config::core::v3::{AggregatedConfigSource, PathConfigSource, Pipe, SelfConfigSource};
+    use envoy_types::pb::google::protobuf::UInt32Value;
+
+    use super::*;
+
+    #[test]
+    fn r3_durations_have_the_bounds_of_protobuf() {
+        let parse = |seconds, nanos| run(|f| duration(&PbDuration { seconds, nanos }, f));
+        assert_eq!(parse(0, 0), Ok(Some(Duration::ZERO)));
+        assert_eq!(parse(315_576_000_000, 999_999_999), Ok(Some(Duration::new(315_576_000_000, 999_999_999))));
+        for (seconds, nanos) in [(-1, 0), (0, -1), (315_576_000_001, 0), (0, 1_000_000_000), (i64::MIN, i32::MIN)] {
+            assert_eq!(
+                parse(seconds, nanos),
+                Err(format!(
+                    "duration of {seconds} s and {nanos} ns is out of range: \
+                     seconds must be in [0, 315576000000], nanos in [0, 999999999]"
+                ))
+            );
+        }
+    }
+
+    #[test]
+    fn r4_fractions_are_scaled_to_a_million_and_capped() {
+        let parse = |numerator, denominator| run(|f| per_million(&FractionalPercent { numerator, denominator }, f));
+        assert_eq!(parse(25, DenominatorType::Hundred as i32), Ok(Some(250_000)));
+        assert_eq!(parse(25, DenominatorType::TenThousand as i32), Ok(Some(2_500)));
+        assert_eq!(parse(25, DenominatorType::Million as i32), Ok(Some(25)));
+        assert_eq!(parse(101, DenominatorType::Hundred as i32), Ok(Some(1_000_000)));
+        // 429497 * 10000 wraps round to 2704 in 32 bits.
+        assert_eq!(parse(429_497, DenominatorType::Hundred as i32), Ok(Some(1_000_000)));
+        assert_eq!(parse(1, 3), Err("denominator: unknown value 3: expected HUNDRED, TEN_THOUSAND or MILLION".into()));
+    }
+
+    #[test]
+    fn r5_the_type_of_an_any_follows_the_last_slash() {
+        let parse = |type_url: &str| {
+            let any = Any { type_url: type_url.into(), value: vec![] };
+            run(|f| any_type(&any, f).map(str::to_owned))
+        };
+        assert_eq!(parse("type.googleapis.com/a.B"), Ok(Some("a.B".into())));
+        assert_eq!(parse("x/y/a.B"), Ok(Some("a.B".into())));
+        for malformed in ["", "a.B", "type.googleapis.com/"] {
+            assert_eq!(
+                parse(malformed),
+                Err(format!(
+                    "type_url: {malformed:?} is not a type URL: expected a prefix, a slash and a message name"
+                ))
+            );
+        }
+    }
+
+    #[test]
+    fn r5_an_any_is_unpacked_only_as_what_it_says_it_is() {
+        let unpack = |type_url: &str, value: &[u8]| {
+            let any = Any { type_url: type_url.into(), value: value.to_vec() };
+            run(|f| unpack::<UInt32Value>(&any, f).map(|value| value.value))
+        };
+        assert_eq!(unpack("t/google.protobuf.UInt32Value", &[8, 7]), Ok(Some(7)));
+        assert_eq!(unpack("t/a.B", &[8, 7]), Err("type_url: is a.B: expected google.protobuf.UInt32Value".into()));
+        let undecodable = unpack("t/google.protobuf.UInt32Value", &[8]).unwrap_err();
+        assert!(undecodable.starts_with("value: is not a google.protobuf.UInt32Value: "), "{undecodable}");
+        assert!(unpack("", &[]).is_err());
+    }
+
+    #[test]
+    fn r7_an_address_is_an_ip_and_a_port() {
+        let parse = |ip: &str, port| run(|f| ip_address(Some(&socket(ip, port)), f));
+        let value = |port| Some(PortSpecifier::PortValue(port));
+        assert_eq!(parse("10.0.0.1", value(80)), Ok(Some("10.0.0.1:80".parse().unwrap())));
+        assert_eq!(parse("2001:db8::1", value(65_535)), Ok(Some("[2001:db8::1]:65535".parse().unwrap())));
+        assert_eq!(parse("::", value(0)), Ok(Some("[::]:0".parse().unwrap())));
+        for not_ip in ["", "host", "10.0.0", "10.0.0.01", "[::1]", "::1%1", "10.0.0.1:80"] {
+            assert_eq!(
+                parse(not_ip, value(80)),
+                Err(format!("socket_address.address: {not_ip:?} is not an IPv4 or IPv6 address"))
+            );
+        }
+        let port = |port| parse("::1", port).unwrap_err();
+        assert_eq!(port(None), "socket_address.port_value: must be set");
+        assert_eq!(port(value(65_536)), "socket_address.port_value: 65536 is not a port: expected at most 65535");
+        assert_eq!(
+            port(Some(PortSpecifier::NamedPort("http".into()))),
+            "socket_address.named_port: not supported: expected port_value"
+        );
+        // Both faults of one address are named.
+        assert_eq!(
+            parse("x", None),
+            Err("socket_address.address: \"x\" is not an IPv4 or IPv6 address; \
+                 socket_address.port_value: must be set"
+                .into())
+        );
+    }
+
+    #[test]
+    fn r7_only_socket_addresses_are_supported() {
+        let parse = |pb: Option<&Address>| run(|f| ip_address(pb, f));
+        assert_eq!(parse(None), Err("must be set".into()));
+        assert_eq!(parse(Some(&Address::default())), Err("must be set".into()));
+        let pipe = Address { address: Some(address::Address::Pipe(Pipe::default())) };
+        assert_eq!(parse(Some(&pipe)), Err("only socket_address is supported".into()));
+    }
+
+    #[test]
+    fn r8_config_sources_name_this_stream() {
+        let source = |specifier| Some(ConfigSource { config_source_specifier: specifier, ..Default::default() });
+        let ads = source(Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource::default())));
+        let this = source(Some(ConfigSourceSpecifier::Self_(SelfConfigSource::default())));
+        let path = source(Some(ConfigSourceSpecifier::PathConfigSource(PathConfigSource::default())));
+        let ads_or_self = |pb: &Option<ConfigSource>| run(|f| ads_config_source(pb.as_ref(), f));
+        let only_self = |pb: &Option<ConfigSource>| run(|f| self_config_source(pb.as_ref(), f));
+        assert_eq!(ads_or_self(&ads), Ok(()));
+        assert_eq!(ads_or_self(&this), Ok(()));
+        assert_eq!(ads_or_self(&path), Err("must be ads or self".into()));
+        assert_eq!(ads_or_self(&source(None)), Err("must be set to ads or self".into()));
+        assert_eq!(ads_or_self(&None), Err("must be set to ads or self".into()));
+        assert_eq!(only_self(&this), Ok(()));
+        for other in [ads, path, source(None), None] {
+            assert_eq!(only_self(&other), Err("must be self".into()));
+        }
+    }
+
+    /// The value, or the text of all faults.
+    fn run<T>(parse: impl FnOnce(&mut Faults) -> T) -> Result<T, String> {
+        let mut faults = Faults::new();
+        let value = parse(&mut faults);
+        faults.finish(value).map_err(|invalid| invalid.to_string())
+    }
+
+    fn socket(ip: &str, port_specifier: Option<PortSpecifier>) -> Address {
+        let socket = SocketAddress { address: ip.into(), port_specifier, ..Default::default() };
+        Address { address: Some(address::Address::SocketAddress(socket)) }
     }
 }

@@ -21,6 +21,7 @@ pub mod matcher;
 pub mod route;
 pub mod tls;
 
+mod extension;
 mod fields;
 
 pub use cluster::Cluster;

@@ -1,6 +1,17 @@
-//! `UpstreamTlsContext` of a cluster (R-98 to R-107, client side).
+//! The TLS context of a cluster (R-98 to R-110, client side).
+//!
+//! It is checked whether or not the application uses xDS credentials. What we would have to
+//! ignore is a fault: a cluster must never be less secure than it was asked to be.
+
+use envoy_types::pb::envoy::config::core::v3::TransportSocket;
+use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
+use envoy_types::pb::envoy::extensions::transport_sockets::http_11_proxy::v3::Http11ProxyUpstreamTransport;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as pb;
+use pb::common_tls_context::ValidationContextType;
 
 use super::matcher::StringMatcher;
+use super::{ParseContext, fields};
+use crate::invalid::Faults;
 
 /// How a channel with xDS credentials secures connections to a cluster's endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,3 +38,201 @@ pub enum Roots {
     /// The system's roots (A82).
     System,
 }
+
+impl UpstreamTls {
+    /// The TLS settings of a cluster's transport socket; `faults` is at it. `None` if it asks for none.
+    pub(crate) fn parse_socket(pb: &TransportSocket, cx: ParseContext<'_>, faults: &mut Faults) -> Option<Self> {
+        let Some(ConfigType::TypedConfig(any)) = &pb.config_type else {
+            faults.field("typed_config", |f| f.add("must be set"));
+            return None;
+        };
+        faults.field("typed_config", |f| {
+            if fields::any_type(any, f)? != HTTP_11_PROXY {
+                return Self::parse(&fields::unpack(any, f)?, cx, f);
+            }
+            // The proxy only carries the connection (A86); inside it is TLS or nothing, and no further proxy.
+            let proxy: Http11ProxyUpstreamTransport = fields::unpack(any, f)?;
+            let Some(TransportSocket { config_type, .. }) = &proxy.transport_socket else { return None };
+            f.field("transport_socket.typed_config", |f| match config_type {
+                Some(ConfigType::TypedConfig(any)) => Self::parse(&fields::unpack(any, f)?, cx, f),
+                None => {
+                    f.add("must be set");
+                    None
+                }
+            })
+        })
+    }
+
+    fn parse(pb: &pb::UpstreamTlsContext, cx: ParseContext<'_>, faults: &mut Faults) -> Option<Self> {
+        if pb.sni.len() > MAX_SNI {
+            faults.field("sni", |f| f.add(format!("has {} bytes: at most {MAX_SNI}", pb.sni.len())));
+        }
+        let Some(common) = &pb.common_tls_context else {
+            faults.field("common_tls_context", |f| f.add("must be set"));
+            return None;
+        };
+        faults.field("common_tls_context", |f| {
+            check_common(common, f);
+            let identity_instance = identity_instance(common, cx, f);
+            let validation = Validation::parse(common, cx, f);
+            validation.map(|Validation { roots, match_subject_alt_names }| Self {
+                roots,
+                identity_instance,
+                match_subject_alt_names,
+                sni: (!pb.sni.is_empty()).then(|| pb.sni.clone()),
+                auto_host_sni: pb.auto_host_sni,
+                auto_sni_san_validation: pb.auto_sni_san_validation,
+            })
+        })
+    }
+}
+
+/// What the certificate of the other side is checked for.
+struct Validation {
+    roots: Roots,
+    match_subject_alt_names: Vec<StringMatcher>,
+}
+
+impl Validation {
+    /// `faults` is at the CommonTlsContext.
+    fn parse(pb: &pb::CommonTlsContext, cx: ParseContext<'_>, faults: &mut Faults) -> Option<Self> {
+        let none = pb::CertificateValidationContext::default();
+        match &pb.validation_context_type {
+            Some(ValidationContextType::ValidationContext(context)) => {
+                faults.field("validation_context", |f| Self::parse_context(context, None, cx, f))
+            }
+            Some(ValidationContextType::CombinedValidationContext(combined)) => {
+                faults.field("combined_validation_context", |f| {
+                    let context = combined.default_validation_context.as_ref().unwrap_or(&none);
+                    // Still sent by control planes of gRPC meshes, in place of the one in the context.
+                    #[expect(deprecated)]
+                    let old = combined.validation_context_certificate_provider_instance.as_ref();
+                    let old = old.filter(|_| context.ca_certificate_provider_instance.is_none());
+                    let old = old.map(|old| f.field(OLD_ROOTS, |f| known_instance(&old.instance_name, cx, f)));
+                    f.field("default_validation_context", |f| Self::parse_context(context, old, cx, f))
+                })
+            }
+            Some(ValidationContextType::ValidationContextSdsSecretConfig(_)) => {
+                faults.field("validation_context_sds_secret_config", |f| f.add("SDS is not supported"));
+                None
+            }
+            #[expect(deprecated)]
+            Some(ValidationContextType::ValidationContextCertificateProviderInstance(old)) => {
+                let instance = faults.field(OLD_ROOTS, |f| known_instance(&old.instance_name, cx, f))?;
+                Some(Self { roots: Roots::Instance(instance), match_subject_alt_names: Vec::new() })
+            }
+            _ => {
+                faults.field("validation_context", |f| f.add("must be set"));
+                None
+            }
+        }
+    }
+
+    /// `faults` is at the CertificateValidationContext. `old_instance` is the instance that was named elsewhere, or
+    /// `Some(None)` if that was a fault.
+    fn parse_context(
+        pb: &pb::CertificateValidationContext,
+        old_instance: Option<Option<String>>,
+        cx: ParseContext<'_>,
+        faults: &mut Faults,
+    ) -> Option<Self> {
+        check_context(pb, faults);
+        let mut match_subject_alt_names = Vec::new();
+        // `match_typed_subject_alt_names` is newer than gRPC's rules, which do not read it.
+        #[expect(deprecated)]
+        let matchers = pb.match_subject_alt_names.iter().enumerate();
+        faults.field("match_subject_alt_names", |f| {
+            for (i, matcher) in matchers {
+                match_subject_alt_names.extend(f.index(i, |f| StringMatcher::parse(matcher, f)));
+            }
+        });
+        let roots = faults.field("ca_certificate_provider_instance", |f| {
+            // the instance wins over the system's roots.
+            if let Some(instance) = &pb.ca_certificate_provider_instance {
+                return f
+                    .field("instance_name", |f| known_instance(&instance.instance_name, cx, f))
+                    .map(Roots::Instance);
+            }
+            if let Some(instance) = old_instance {
+                return instance.map(Roots::Instance);
+            }
+            if pb.system_root_certs.is_some() {
+                return Some(Roots::System);
+            }
+            f.add("must be set, or system_root_certs instead");
+            None
+        });
+        Some(Self { roots: roots?, match_subject_alt_names })
+    }
+}
+
+/// The provider of our own certificate, if one is set; `faults` is at the CommonTlsContext.
+fn identity_instance(pb: &pb::CommonTlsContext, cx: ParseContext<'_>, faults: &mut Faults) -> Option<String> {
+    if let Some(instance) = &pb.tls_certificate_provider_instance {
+        return faults.field("tls_certificate_provider_instance.instance_name", |f| {
+            known_instance(&instance.instance_name, cx, f)
+        });
+    }
+    #[expect(deprecated)]
+    if let Some(instance) = &pb.tls_certificate_certificate_provider_instance {
+        return faults.field("tls_certificate_certificate_provider_instance.instance_name", |f| {
+            known_instance(&instance.instance_name, cx, f)
+        });
+    }
+    let other_sources = [
+        ("tls_certificates", pb.tls_certificates.len()),
+        ("tls_certificate_sds_secret_configs", pb.tls_certificate_sds_secret_configs.len()),
+    ];
+    for (field, len) in other_sources {
+        if len > 0 {
+            faults.field(field, |f| f.add("not supported: expected tls_certificate_provider_instance"));
+        }
+    }
+    None
+}
+
+/// A certificate provider instance of the bootstrap; `faults` is at the name.
+fn known_instance(name: &str, cx: ParseContext<'_>, faults: &mut Faults) -> Option<String> {
+    if cx.bootstrap.certificate_providers.contains_key(name) {
+        return Some(name.to_owned());
+    }
+    faults.add(format!("{name:?} is not a certificate provider instance of the bootstrap"));
+    None
+}
+
+/// Settings that would have to be obeyed; `faults` is at the CommonTlsContext.
+fn check_common(pb: &pb::CommonTlsContext, faults: &mut Faults) {
+    let unsupported = [("tls_params", pb.tls_params.is_some()), ("custom_handshaker", pb.custom_handshaker.is_some())];
+    check_absent(&unsupported, faults);
+}
+
+/// Settings that would have to be obeyed; `faults` is at the CertificateValidationContext.
+fn check_context(pb: &pb::CertificateValidationContext, faults: &mut Faults) {
+    let unsupported = [
+        ("verify_certificate_spki", !pb.verify_certificate_spki.is_empty()),
+        ("verify_certificate_hash", !pb.verify_certificate_hash.is_empty()),
+        ("require_signed_certificate_timestamp", pb.require_signed_certificate_timestamp.is_some_and(|b| b.value)),
+        ("crl", pb.crl.is_some()),
+        ("custom_validator_config", pb.custom_validator_config.is_some()),
+    ];
+    check_absent(&unsupported, faults);
+}
+
+fn check_absent(unsupported: &[(&str, bool)], faults: &mut Faults) {
+    for (field, present) in unsupported {
+        if *present {
+            faults.field(field, |f| f.add("not supported"));
+        }
+    }
+}
+
+/// The deprecated field for the roots.
+const OLD_ROOTS: &str = "validation_context_certificate_provider_instance.instance_name";
+
+///
+const MAX_SNI: usize = 255;
+
+const HTTP_11_PROXY: &str = "envoy.extensions.transport_sockets.http_11_proxy.v3.Http11ProxyUpstreamTransport";
+
+#[cfg(test)]
+mod tests;

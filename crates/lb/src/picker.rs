@@ -1,0 +1,219 @@
+//! Pickers: what the policies decided, as plain data that many RPCs read at once.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mainstay_xds::Choose;
+use mainstay_xds::resource::endpoint::DropCategory;
+
+use crate::breaker::{Counter, InFlight};
+use crate::tree::Subchannel;
+
+/// What becomes of RPCs at some point of the tree. Texts are whole sentences only at the top.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Picker<S> {
+    /// They wait; for what.
+    Wait(String),
+    /// They fail unless they wait for ready; why.
+    Fail(String),
+    /// All on one connection.
+    One(Ready<S>),
+    /// On each connection in turn.
+    InTurn(InTurn<S>),
+    /// By weight.
+    Weighted(Weighted<S>),
+    /// To a cluster, after drops and circuit breaker.
+    Cluster(Box<ClusterPicker<S>>),
+}
+
+/// A connection that was ready when the picker was made.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ready<S> {
+    pub(crate) subchannel: S,
+    pub(crate) hostname: Option<Arc<str>>,
+}
+
+/// Connections in turn.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct InTurn<S> {
+    ready: Box<[Ready<S>]>,
+    next: Position,
+}
+
+/// Pickers by weight.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Weighted<S> {
+    /// Each with the sum of the weights up to and including its own.
+    entries: Box<[(u64, Picker<S>)]>,
+}
+
+/// A cluster: drops, circuit breaker, and what is below.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ClusterPicker<S> {
+    pub(crate) name: Arc<str>,
+    pub(crate) note: Arc<str>,
+    pub(crate) drops: Arc<[DropCategory]>,
+    pub(crate) max_requests: u32,
+    pub(crate) counter: Arc<Counter>,
+    pub(crate) child: Picker<S>,
+}
+
+/// Where the next RPC goes. Any two are equal: the position is no part of what was decided.
+#[derive(Debug, Default)]
+struct Position(AtomicUsize);
+
+/// The result of a pick.
+#[derive(Debug)]
+pub(crate) enum Pick<'a, S> {
+    /// Send it there. The place in the circuit breaker is absent only below a cluster.
+    Send(&'a Ready<S>, Option<InFlight>),
+    Wait(Reason<'a, S>),
+    Fail(Reason<'a, S>),
+    Drop(String),
+}
+
+/// Why a pick did not succeed, and in which leaf cluster.
+#[derive(Debug)]
+pub(crate) struct Reason<'a, S> {
+    pub(crate) text: &'a str,
+    pub(crate) cluster: Option<&'a ClusterPicker<S>>,
+}
+
+impl<S: Subchannel> Picker<S> {
+    /// For a connection that is ready in the tree but has no handle: cannot happen.
+    pub(crate) fn reconnecting() -> Self {
+        Self::Wait(LOST.into())
+    }
+
+    /// Puts `context` before the text, if there is one.
+    pub(crate) fn explain(self, context: &str) -> Self {
+        match self {
+            Self::Wait(text) => Self::Wait(format!("{context}: {text}")),
+            Self::Fail(text) => Self::Fail(format!("{context}: {text}")),
+            other => other,
+        }
+    }
+
+    /// The text of a picker that sends nothing.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Wait(text) | Self::Fail(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn pick(&self, choose: &mut dyn Choose) -> Pick<'_, S> {
+        match self {
+            Self::Wait(text) => Pick::Wait(Reason { text, cluster: None }),
+            Self::Fail(text) => Pick::Fail(Reason { text, cluster: None }),
+            Self::One(ready) if ready.subchannel.is_ready() => Pick::Send(ready, None),
+            Self::One(_) => Pick::lost(),
+            Self::InTurn(in_turn) => in_turn.pick(),
+            Self::Weighted(weighted) => weighted.pick(choose),
+            Self::Cluster(cluster) => cluster.pick(choose),
+        }
+    }
+}
+
+impl<S: Subchannel> InTurn<S> {
+    pub(crate) fn new(ready: Box<[Ready<S>]>, start: u32) -> Self {
+        Self { ready, next: Position(AtomicUsize::new(start as usize)) }
+    }
+
+    fn pick(&self) -> Pick<'_, S> {
+        if self.ready.is_empty() {
+            return Pick::lost();
+        }
+        let start = self.next.0.fetch_add(1, Ordering::Relaxed) % self.ready.len();
+        let (before, after) = self.ready.split_at(start);
+        let mut from_start = after.iter().chain(before);
+        from_start.find(|ready| ready.subchannel.is_ready()).map_or_else(Pick::lost, |ready| Pick::Send(ready, None))
+    }
+}
+
+impl<S: Subchannel> Weighted<S> {
+    /// `None` if there is nothing to choose from.
+    pub(crate) fn new(pickers: impl IntoIterator<Item = (u32, Picker<S>)>) -> Self {
+        let mut sum = 0;
+        let add = |(weight, picker)| {
+            sum += u64::from(weight);
+            (sum, picker)
+        };
+        Self { entries: pickers.into_iter().map(add).collect() }
+    }
+
+    fn pick(&self, choose: &mut dyn Choose) -> Pick<'_, S> {
+        let total = self.entries.last().map_or(0, |(sum, _)| *sum);
+        if total == 0 {
+            return Pick::lost();
+        }
+        let draw = choose.choose(total);
+        let start = self.entries.partition_point(|(sum, _)| *sum <= draw);
+        let (before, after) = self.entries.split_at(start);
+        // Normally the first; the others only if every connection of that one died since.
+        for (_, picker) in after.iter().chain(before) {
+            if let sent @ Pick::Send(..) = picker.pick(choose) {
+                return sent;
+            }
+        }
+        Pick::lost()
+    }
+}
+
+impl<S: Subchannel> ClusterPicker<S> {
+    /// Drops, then the circuit breaker, then the child (L-85).
+    fn pick(&self, choose: &mut dyn Choose) -> Pick<'_, S> {
+        for drop in self.drops.iter() {
+            if drop.per_million > 0 && choose.choose(MILLION) < u64::from(drop.per_million) {
+                return Pick::Drop(format!("EDS-configured drop: {} (cluster {:?})", drop.category, self.name));
+            }
+        }
+        if self.counter.in_flight() >= self.max_requests {
+            return self.break_circuit();
+        }
+        match self.child.pick(choose) {
+            // Counted only now, so that RPCs that wait take no place; and so asked again.
+            Pick::Send(ready, _) => match self.counter.try_acquire(self.max_requests) {
+                Some(in_flight) => Pick::Send(ready, Some(in_flight)),
+                None => self.break_circuit(),
+            },
+            Pick::Wait(reason) => Pick::Wait(Reason { cluster: Some(self), ..reason }),
+            Pick::Fail(reason) => Pick::Fail(Reason { cluster: Some(self), ..reason }),
+            drop @ Pick::Drop(_) => drop,
+        }
+    }
+
+    fn break_circuit(&self) -> Pick<'_, S> {
+        let (name, max) = (&self.name, self.max_requests);
+        Pick::Drop(format!("circuit breaker drop (cluster {name:?} has {max} requests in flight, its limit)"))
+    }
+}
+
+impl<S> Pick<'_, S> {
+    fn lost() -> Self {
+        Self::Wait(Reason { text: LOST, cluster: None })
+    }
+}
+
+impl Clone for Position {
+    fn clone(&self) -> Self {
+        Self(AtomicUsize::new(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+impl PartialEq for Position {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Position {}
+
+impl Hash for Position {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+const LOST: &str = "connections were just lost; reconnecting";
+
+const MILLION: u64 = 1_000_000;

@@ -1,0 +1,256 @@
+//! A cluster as routes name it: a leaf, or an aggregate of leaves (A74, A75, L-54 to L-61).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ClusterError, XdsConfig};
+
+use super::cluster_impl::ClusterImpl;
+use super::priority::{ChildConfig, Priority};
+use super::switch::{Kind, Switch};
+use super::{Cx, Event, Policy, State};
+use crate::picker::Picker;
+use crate::pool::{Handles, Pool};
+use crate::tree::Subchannel;
+
+/// A cluster below the cluster manager.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Cds {
+    config: CdsConfig,
+    child: Switch<CdsKind>,
+}
+
+/// What the configuration says of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CdsConfig {
+    Leaf(LeafConfig),
+    Aggregate(Vec<LeafConfig>),
+}
+
+/// What the configuration says of a leaf.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeafConfig {
+    name: Arc<str>,
+    /// Absent: the configuration has no such cluster.
+    entry: Option<Result<Arc<ClusterConfig>, Arc<ClusterError>>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum CdsKind {
+    Leaf(Leaf),
+    Aggregate(Aggregate),
+}
+
+/// A leaf cluster, or why it cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Leaf {
+    Works(ClusterImpl),
+    Broken(String),
+}
+
+/// An aggregate: priority over its leaves (L-61).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Aggregate {
+    /// Numbers of the leaves, for priority; never used twice.
+    numbers: BTreeMap<Arc<str>, u32>,
+    next: u32,
+    priority: Priority<Leaf>,
+}
+
+// === impl Cds ===
+
+impl Cds {
+    pub(crate) fn new(cx: &mut Cx<'_>, config: CdsConfig) -> Self {
+        Self { child: Switch::new(cx, &config), config }
+    }
+
+    /// Takes in what the configuration says now. Whether that is anything new (L-57).
+    pub(crate) fn update(&mut self, cx: &mut Cx<'_>, config: CdsConfig) -> bool {
+        if self.config == config {
+            return false;
+        }
+        match &config {
+            // An error replaces what there was at once (L-56).
+            CdsConfig::Leaf(LeafConfig { entry: None | Some(Err(_)), .. }) => {
+                self.child.shut_down(cx);
+                self.child = Switch::new(cx, &config);
+            }
+            CdsConfig::Leaf(_) | CdsConfig::Aggregate(_) => self.child.update(cx, &config),
+        }
+        self.config = config;
+        true
+    }
+
+    pub(crate) fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+        self.child.handle(cx, event)
+    }
+
+    pub(crate) fn shut_down(&mut self, cx: &mut Cx<'_>) {
+        self.child.shut_down(cx);
+    }
+
+    pub(crate) fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+        self.child.picker(pool, handles)
+    }
+}
+
+impl CdsConfig {
+    /// Looks `name` up.
+    pub(crate) fn of(name: &Arc<str>, config: &XdsConfig) -> Self {
+        let leaf = |name: &Arc<str>| LeafConfig { name: Arc::clone(name), entry: config.clusters.get(name).cloned() };
+        match config.clusters.get(name) {
+            Some(Ok(cluster)) => match &cluster.children {
+                ClusterChildren::Aggregate(leaves) => Self::Aggregate(leaves.iter().map(leaf).collect()),
+                ClusterChildren::Endpoints(_) => Self::Leaf(leaf(name)),
+            },
+            Some(Err(_)) | None => Self::Leaf(leaf(name)),
+        }
+    }
+}
+
+// === impl CdsKind ===
+
+impl Kind for CdsKind {
+    fn fits(&self, config: &CdsConfig) -> bool {
+        matches!((self, config), (Self::Leaf(_), CdsConfig::Leaf(_)) | (Self::Aggregate(_), CdsConfig::Aggregate(_)))
+    }
+}
+
+impl Policy for CdsKind {
+    type Config = CdsConfig;
+
+    fn new(cx: &mut Cx<'_>, config: &CdsConfig) -> Self {
+        match config {
+            CdsConfig::Leaf(leaf) => Self::Leaf(Leaf::new(cx, leaf)),
+            CdsConfig::Aggregate(leaves) => Self::Aggregate(Aggregate::new(cx, leaves)),
+        }
+    }
+
+    fn update(&mut self, cx: &mut Cx<'_>, config: &CdsConfig) {
+        match (self, config) {
+            (Self::Leaf(leaf), CdsConfig::Leaf(config)) => leaf.update(cx, config),
+            (Self::Aggregate(aggregate), CdsConfig::Aggregate(leaves)) => aggregate.update(cx, leaves),
+            (Self::Leaf(_) | Self::Aggregate(_), _) => {} // Does not fit: the switch makes a new one.
+        }
+    }
+
+    fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+        match self {
+            Self::Leaf(leaf) => leaf.handle(cx, event),
+            Self::Aggregate(aggregate) => aggregate.priority.handle(cx, event),
+        }
+    }
+
+    fn shut_down(&mut self, cx: &mut Cx<'_>) {
+        match self {
+            Self::Leaf(leaf) => leaf.shut_down(cx),
+            Self::Aggregate(aggregate) => aggregate.priority.shut_down(cx),
+        }
+    }
+
+    fn state(&self) -> State {
+        match self {
+            Self::Leaf(leaf) => leaf.state(),
+            Self::Aggregate(aggregate) => aggregate.priority.state(),
+        }
+    }
+
+    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+        match self {
+            Self::Leaf(leaf) => leaf.picker(pool, handles),
+            Self::Aggregate(aggregate) => aggregate.priority.picker(pool, handles),
+        }
+    }
+}
+
+// === impl Leaf ===
+
+impl Policy for Leaf {
+    type Config = LeafConfig;
+
+    fn new(cx: &mut Cx<'_>, config: &LeafConfig) -> Self {
+        match &config.entry {
+            Some(Ok(cluster)) => match &cluster.children {
+                ClusterChildren::Endpoints(_) => Self::Works(ClusterImpl::new(cx, cluster)),
+                ClusterChildren::Aggregate(_) => {
+                    Self::Broken(format!("leaf cluster {:?} is itself an aggregate", config.name))
+                }
+            },
+            Some(Err(error)) => Self::Broken(error.to_string()),
+            None => Self::Broken(format!("xDS config has no entry for cluster {:?}", config.name)), // L-55
+        }
+    }
+
+    fn update(&mut self, cx: &mut Cx<'_>, config: &LeafConfig) {
+        match (&mut *self, &config.entry) {
+            (Self::Works(cluster), Some(Ok(entry))) if matches!(entry.children, ClusterChildren::Endpoints(_)) => {
+                cluster.update(cx, entry);
+            }
+            _ => {
+                self.shut_down(cx);
+                *self = Self::new(cx, config);
+            }
+        }
+    }
+
+    fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+        match self {
+            Self::Works(cluster) => cluster.handle(cx, event),
+            Self::Broken(_) => false,
+        }
+    }
+
+    fn shut_down(&mut self, cx: &mut Cx<'_>) {
+        match self {
+            Self::Works(cluster) => cluster.shut_down(cx),
+            Self::Broken(_) => {}
+        }
+    }
+
+    fn state(&self) -> State {
+        match self {
+            Self::Works(cluster) => cluster.state(),
+            Self::Broken(_) => State::TransientFailure,
+        }
+    }
+
+    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+        match self {
+            Self::Works(cluster) => cluster.picker(pool, handles),
+            Self::Broken(text) => Picker::Fail(text.clone()),
+        }
+    }
+}
+
+// === impl Aggregate ===
+
+impl Aggregate {
+    fn new(cx: &mut Cx<'_>, leaves: &[LeafConfig]) -> Self {
+        let (mut numbers, mut next) = (BTreeMap::new(), 0);
+        let children = number(leaves, &mut numbers, &mut next);
+        Self { numbers, next, priority: Priority::new(cx, children) }
+    }
+
+    fn update(&mut self, cx: &mut Cx<'_>, leaves: &[LeafConfig]) {
+        let children = number(leaves, &mut self.numbers, &mut self.next);
+        self.priority.update(cx, children);
+    }
+}
+
+/// Gives each leaf its old number or a new one.
+fn number(
+    leaves: &[LeafConfig],
+    numbers: &mut BTreeMap<Arc<str>, u32>,
+    next: &mut u32,
+) -> Vec<ChildConfig<LeafConfig>> {
+    let old = std::mem::take(numbers);
+    let child = |leaf: &LeafConfig| {
+        let number = old.get(&leaf.name).copied().unwrap_or_else(|| {
+            *next += 1;
+            *next - 1
+        });
+        numbers.insert(Arc::clone(&leaf.name), number);
+        ChildConfig { number, config: leaf.clone(), ignore_reresolution: false }
+    };
+    leaves.iter().map(child).collect()
+}

@@ -1,0 +1,157 @@
+//! The policies. Each is a state machine in a file of its own:
+//!
+//! ```text
+//! cds (per cluster)            aggregate: cds
+//!  └─ cluster_impl                         └─ priority
+//!      └─ priority                             └─ leaf 1 └─ cluster_impl …
+//!          └─ policy of the cluster            └─ leaf 2 └─ …
+//! ```
+//!
+//! The policy of the cluster is wrr_locality → weighted_target → round_robin, or any part of that,
+//! or pick_first. round_robin has one pick_first machine per endpoint.
+
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use mainstay_xds::resource::endpoint::{Endpoint, EndpointCollection, HealthStatus, Locality};
+use mainstay_xds::resource::lb_policy::LbPolicy;
+use mainstay_xds::{Choose, Time};
+
+use crate::breaker::Counter;
+use crate::picker::Picker;
+use crate::pool::{Handles, Pool};
+use crate::timers::{Owner, TimerKind, Timers};
+use crate::tree::{Subchannel, SubchannelId};
+
+mod addresses;
+pub(crate) mod cds;
+mod child_names;
+mod cluster_impl;
+mod endpoint_policy;
+mod pick_first;
+mod priority;
+mod round_robin;
+mod switch;
+mod weighted_target;
+
+/// State of a subchannel or of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum State {
+    /// Connects when asked.
+    Idle,
+    /// RPCs wait.
+    Connecting,
+    /// RPCs are sent.
+    Ready,
+    /// RPCs fail unless they wait for ready.
+    TransientFailure,
+}
+
+/// What every call into a policy brings along.
+pub(crate) struct Cx<'a> {
+    pub(crate) now: Time,
+    pub(crate) choose: &'a mut dyn Choose,
+    pub(crate) pool: &'a mut Pool,
+    pub(crate) timers: &'a mut Timers,
+    /// Finds the counter of {cluster, EDS service name}.
+    pub(crate) breakers: &'a mut dyn FnMut(&str, &str) -> Arc<Counter>,
+    pub(crate) last_policy: &'a mut u64,
+    /// The cluster of the cluster manager that this call is about.
+    pub(crate) cluster: u32,
+    /// Whether a parent swallows re-resolution requests (L-72).
+    pub(crate) ignore_reresolution: bool,
+}
+
+/// Something that happened to a policy or to a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) owner: Owner,
+    pub(crate) what: What,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A subchannel has a new state; the pool knows which.
+    Connectivity(SubchannelId),
+    /// A timer is due. It is out of the table already.
+    Timer(TimerKind),
+}
+
+/// A policy as its parent sees it.
+pub(crate) trait Policy: Clone + fmt::Debug + Eq + Hash + Sized {
+    /// What it is made of. An update with an equal one is not passed on.
+    type Config: Clone + fmt::Debug + Eq + Hash;
+
+    /// Makes it, and starts what it does.
+    fn new(cx: &mut Cx<'_>, config: &Self::Config) -> Self;
+
+    /// Takes in another configuration.
+    fn update(&mut self, cx: &mut Cx<'_>, config: &Self::Config);
+
+    /// Takes in an event if it is for this policy or one below. Whether it was.
+    fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool;
+
+    /// Lets go of subchannels and timers. Nothing is called after this.
+    fn shut_down(&mut self, cx: &mut Cx<'_>);
+
+    /// Its state.
+    fn state(&self) -> State;
+
+    /// What becomes of RPCs now.
+    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S>;
+}
+
+/// What the policy of a cluster works on: one priority of its endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PriorityConfig {
+    pub(crate) lb_policy: LbPolicy,
+    pub(crate) localities: Vec<LocalityConfig>,
+}
+
+/// The endpoints of one locality, with a collection looked up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LocalityConfig {
+    pub(crate) locality: Arc<Locality>,
+    pub(crate) weight: u32,
+    pub(crate) endpoints: Arc<EndpointCollection>,
+}
+
+impl Cx<'_> {
+    /// Runs `work` of a child whose re-resolution requests are swallowed if `ignore` (L-72).
+    fn ignoring_reresolution<T>(&mut self, ignore: bool, work: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = self.ignore_reresolution;
+        self.ignore_reresolution |= ignore;
+        let result = work(self);
+        self.ignore_reresolution = outer;
+        result
+    }
+
+    /// A number for a new policy.
+    pub(crate) fn new_owner(&mut self) -> Owner {
+        *self.last_policy += 1;
+        Owner { cluster: self.cluster, policy: *self.last_policy, slot: 0 }
+    }
+
+    /// Asks for fresh DNS answers, unless a parent swallows that.
+    pub(crate) fn request_reresolution(&mut self) {
+        if !self.ignore_reresolution {
+            self.pool.request_reresolution();
+        }
+    }
+}
+
+impl PriorityConfig {
+    /// Every endpoint that may get traffic, localities in order.
+    fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.localities.iter().flat_map(LocalityConfig::endpoints)
+    }
+}
+
+impl LocalityConfig {
+    /// Its endpoints that may get traffic: draining ones are for session affinity only (L-96).
+    fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.endpoints.endpoints.iter().filter(|endpoint| endpoint.health != HealthStatus::Draining)
+    }
+}

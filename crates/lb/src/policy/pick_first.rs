@@ -1,0 +1,331 @@
+//! pick_first: of several addresses, the first that answers (A61, L-121 to L-125).
+//!
+//! ```text
+//!            ┌────────────── lost, or another list ─────────────┐
+//!            ▼                                                  │
+//!       FirstPass ── an address is ready ───────────────────► Ready
+//!            │                                                  ▲
+//!            └── every address failed ──► Retrying ── ready ────┘
+//! ```
+//!
+//! A lost connection starts a new pass at once, also where L-125 would let the policy go idle:
+//! pickers have no way back into the tree, so nothing could wake it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_xds::Time;
+use mainstay_xds::resource::lb_policy::LbPolicy;
+
+use super::{Cx, Event, Policy, PriorityConfig, State, What, addresses};
+use crate::picker::{Picker, Ready};
+use crate::pool::{Handles, Pool};
+use crate::timers::{Owner, TimerKind};
+use crate::tree::{Subchannel, SubchannelId, SubchannelSpec};
+
+/// pick_first as the policy of a cluster: over all addresses of all endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PickFirstPolicy(PickFirst);
+
+/// Finds a connection among addresses: of one endpoint, or of all.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PickFirst {
+    owner: Owner,
+    candidates: Box<[Candidate]>,
+    phase: Phase,
+    /// Failure is reported until an address is ready, whatever is tried meanwhile (L-123).
+    failing: bool,
+    last_failed: u32,
+}
+
+/// One address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Candidate {
+    spec: Arc<SubchannelSpec>,
+    /// Absent while another address is in use.
+    subchannel: Option<SubchannelId>,
+    /// Whether it failed in this pass.
+    failed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Happy Eyeballs: the first `started` addresses were tried, the next is tried when `timer` is due.
+    FirstPass { started: u32, timer: Option<Time> },
+    /// Every address failed; each is tried again when its backoff ends.
+    Retrying { failures: u32 },
+    /// This address is in use.
+    Ready(u32),
+}
+
+// === impl PickFirst ===
+
+impl PickFirst {
+    pub(crate) fn new(owner: Owner) -> Self {
+        let phase = Phase::Retrying { failures: 0 };
+        Self { owner, candidates: Box::default(), phase, failing: false, last_failed: 0 }
+    }
+
+    /// Takes in a list of addresses, none of them twice.
+    pub(crate) fn update(&mut self, cx: &mut Cx<'_>, specs: Vec<Arc<SubchannelSpec>>) {
+        if !specs.is_empty() && specs.iter().eq(self.candidates.iter().map(|c| &c.spec)) {
+            return;
+        }
+        let selected = self.ready();
+        self.stop_timer(cx);
+        let mut known: BTreeMap<Arc<SubchannelSpec>, SubchannelId> =
+            self.candidates.iter().filter_map(|c| Some((Arc::clone(&c.spec), c.subchannel?))).collect();
+        let candidate = |spec: Arc<SubchannelSpec>| {
+            let subchannel = known.remove(&spec);
+            Candidate { spec, subchannel, failed: false }
+        };
+        self.candidates = specs.into_iter().map(candidate).collect();
+        for id in known.into_values() {
+            cx.pool.release(id, self.owner);
+        }
+        if self.candidates.is_empty() {
+            self.phase = Phase::Retrying { failures: 0 };
+            self.failing = true;
+            return;
+        }
+        match selected.and_then(|id| self.position(id)) {
+            Some(index) => self.phase = Phase::Ready(index), // L-124
+            None => self.start_pass(cx),
+        }
+    }
+
+    pub(crate) fn handle(&mut self, cx: &mut Cx<'_>, what: What) {
+        match what {
+            What::Timer(_) => {
+                if let Phase::FirstPass { timer, .. } = &mut self.phase {
+                    *timer = None;
+                    self.try_next(cx);
+                }
+            }
+            What::Connectivity(id) => {
+                if let Some(index) = self.position(id) {
+                    self.handle_connectivity(cx, index, id);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn shut_down(&mut self, cx: &mut Cx<'_>) {
+        self.stop_timer(cx);
+        self.release_except(cx, None);
+    }
+
+    pub(crate) fn state(&self) -> State {
+        match self.phase {
+            Phase::Ready(_) => State::Ready,
+            Phase::FirstPass { .. } if !self.failing => State::Connecting,
+            Phase::FirstPass { .. } | Phase::Retrying { .. } => State::TransientFailure,
+        }
+    }
+
+    /// The subchannel in use.
+    pub(crate) fn ready(&self) -> Option<SubchannelId> {
+        match self.phase {
+            Phase::Ready(index) => self.candidates.get(index as usize)?.subchannel,
+            Phase::FirstPass { .. } | Phase::Retrying { .. } => None,
+        }
+    }
+
+    /// The connection in use, for a picker.
+    pub(crate) fn connection<S: Subchannel>(&self, handles: &Handles<S>) -> Option<Ready<S>> {
+        let Phase::Ready(index) = self.phase else { return None };
+        let candidate = self.candidates.get(index as usize)?;
+        let subchannel = handles.get(&candidate.subchannel?)?.clone();
+        Some(Ready { subchannel, hostname: candidate.spec.hostname.clone() })
+    }
+
+    /// Why the last attempt failed.
+    pub(crate) fn last_error(&self, pool: &Pool) -> Option<String> {
+        pool.last_error(self.candidates.get(self.last_failed as usize)?.subchannel?)
+    }
+
+    /// The addresses.
+    pub(crate) fn addresses(&self) -> impl ExactSizeIterator<Item = std::net::SocketAddr> {
+        self.candidates.iter().map(|candidate| candidate.spec.address)
+    }
+
+    fn handle_connectivity(&mut self, cx: &mut Cx<'_>, index: u32, id: SubchannelId) {
+        match (self.phase, cx.pool.state(id)) {
+            (Phase::Ready(_), State::Ready) => {}
+            (Phase::Ready(_), _) => {
+                self.failing = false;
+                cx.request_reresolution(); // L-125
+                self.start_pass(cx);
+            }
+            (_, State::Ready) => self.select(cx, index),
+            (_, State::Connecting) => {}
+            (Phase::FirstPass { started, .. }, State::TransientFailure) => {
+                if index < started {
+                    self.mark_failed(index);
+                }
+                if index + 1 == started {
+                    self.stop_timer(cx);
+                    self.try_next(cx);
+                } else {
+                    self.end_pass_if_all_failed(cx);
+                }
+            }
+            (Phase::FirstPass { started, .. }, State::Idle) => {
+                // One that failed is tried again only after the pass; one that just went away, now.
+                if index < started && !self.candidates[index as usize].failed {
+                    cx.pool.connect(id);
+                }
+            }
+            (Phase::Retrying { failures }, State::TransientFailure) => {
+                self.last_failed = index;
+                let failures = failures + 1;
+                let round = failures as usize >= self.candidates.len();
+                self.phase = Phase::Retrying { failures: if round { 0 } else { failures } };
+                if round {
+                    cx.request_reresolution(); // L-123
+                }
+            }
+            (Phase::Retrying { .. }, State::Idle) => cx.pool.connect(id),
+        }
+    }
+
+    fn start_pass(&mut self, cx: &mut Cx<'_>) {
+        for candidate in &mut self.candidates {
+            candidate.failed = false;
+            if candidate.subchannel.is_none() {
+                candidate.subchannel = Some(cx.pool.acquire(&candidate.spec, self.owner));
+            }
+        }
+        self.phase = Phase::FirstPass { started: 0, timer: None };
+        let is_ready = |c: &Candidate| c.subchannel.is_some_and(|id| cx.pool.state(id) == State::Ready);
+        match self.candidates.iter().position(is_ready) {
+            // Another policy is connected there already.
+            Some(index) => self.select(cx, index as u32),
+            None => self.try_next(cx),
+        }
+    }
+
+    /// Starts the next address, and the timer for the one after it (L-121).
+    fn try_next(&mut self, cx: &mut Cx<'_>) {
+        let Phase::FirstPass { mut started, .. } = self.phase else { return };
+        let mut timer = None;
+        while let Some(candidate) = self.candidates.get(started as usize) {
+            let id = candidate.subchannel;
+            started += 1;
+            if id.is_none_or(|id| cx.pool.state(id) == State::TransientFailure) {
+                self.mark_failed(started - 1); // In backoff.
+                continue;
+            }
+            id.into_iter().for_each(|id| cx.pool.connect(id));
+            if (started as usize) < self.candidates.len() {
+                let at = cx.now + ATTEMPT_DELAY;
+                cx.timers.start(at, self.owner, TimerKind::NextAddress);
+                timer = Some(at);
+            }
+            break;
+        }
+        self.phase = Phase::FirstPass { started, timer };
+        self.end_pass_if_all_failed(cx);
+    }
+
+    fn mark_failed(&mut self, index: u32) {
+        self.candidates[index as usize].failed = true;
+        self.last_failed = index;
+    }
+
+    fn end_pass_if_all_failed(&mut self, cx: &mut Cx<'_>) {
+        if !self.candidates.iter().all(|candidate| candidate.failed) {
+            return;
+        }
+        self.stop_timer(cx);
+        self.phase = Phase::Retrying { failures: 0 };
+        self.failing = true;
+        cx.request_reresolution(); // L-123
+        for id in self.candidates.iter().filter_map(|candidate| candidate.subchannel) {
+            cx.pool.connect(id); // Those whose backoff ended during the pass.
+        }
+    }
+
+    fn select(&mut self, cx: &mut Cx<'_>, index: u32) {
+        self.stop_timer(cx);
+        self.release_except(cx, Some(index)); // L-122
+        self.phase = Phase::Ready(index);
+        self.failing = false;
+    }
+
+    fn release_except(&mut self, cx: &mut Cx<'_>, keep: Option<u32>) {
+        for (index, candidate) in (0..).zip(&mut self.candidates) {
+            if Some(index) != keep
+                && let Some(id) = candidate.subchannel.take()
+            {
+                cx.pool.release(id, self.owner);
+            }
+        }
+    }
+
+    fn stop_timer(&mut self, cx: &mut Cx<'_>) {
+        if let Phase::FirstPass { timer, .. } = &mut self.phase
+            && let Some(at) = timer.take()
+        {
+            cx.timers.stop(at, self.owner, TimerKind::NextAddress);
+        }
+    }
+
+    fn position(&self, id: SubchannelId) -> Option<u32> {
+        self.candidates.iter().position(|candidate| candidate.subchannel == Some(id)).map(|index| index as u32)
+    }
+}
+
+// === impl PickFirstPolicy ===
+
+impl Policy for PickFirstPolicy {
+    type Config = PriorityConfig;
+
+    fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
+        let mut policy = Self(PickFirst::new(cx.new_owner()));
+        policy.update(cx, config);
+        policy
+    }
+
+    fn update(&mut self, cx: &mut Cx<'_>, config: &PriorityConfig) {
+        let mut endpoints: Vec<_> = config.endpoints().collect();
+        if matches!(config.lb_policy, LbPolicy::PickFirst { shuffle: true }) {
+            endpoints = addresses::shuffle(config, cx.choose);
+        }
+        self.0.update(cx, addresses::flatten(endpoints));
+    }
+
+    fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+        let mine = event.owner.policy == self.0.owner.policy;
+        if mine {
+            self.0.handle(cx, event.what);
+        }
+        mine
+    }
+
+    fn shut_down(&mut self, cx: &mut Cx<'_>) {
+        self.0.shut_down(cx);
+    }
+
+    fn state(&self) -> State {
+        self.0.state()
+    }
+
+    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+        match self.0.state() {
+            State::Ready => self.0.connection(handles).map_or_else(Picker::reconnecting, Picker::One),
+            State::TransientFailure if self.0.candidates.is_empty() => Picker::Fail("no endpoints".into()),
+            State::TransientFailure => {
+                let error = self.0.last_error(pool).unwrap_or_else(|| "unknown".into());
+                Picker::Fail(format!("failed to connect to all addresses; last error: {error}"))
+            }
+            State::Idle | State::Connecting => {
+                Picker::Wait(format!("connecting to one of {} addresses", self.0.candidates.len()))
+            }
+        }
+    }
+}
+
+/// How long the next address waits for the one before it (L-121).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);

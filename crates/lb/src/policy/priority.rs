@@ -1,0 +1,260 @@
+//! priority: the first child that can take traffic (A56, A115, L-63 to L-73).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mainstay_xds::Time;
+
+use super::{Cx, Event, Policy, State, What};
+use crate::picker::Picker;
+use crate::pool::{Handles, Pool};
+use crate::timers::{Owner, TimerKind};
+use crate::tree::Subchannel;
+
+/// Children in order of preference.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Priority<P: Policy> {
+    owner: Owner,
+    /// Numbers of children, most preferred first.
+    order: Vec<u32>,
+    /// Every child of the configuration by number.
+    children: BTreeMap<u32, Child<P>>,
+    /// Which place of `order` serves.
+    selected: usize,
+}
+
+/// A child as the configuration has it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ChildConfig<C> {
+    /// Its number. The number, not the place in the list, is what it is known by.
+    pub(crate) number: u32,
+    pub(crate) config: C,
+    /// Swallow its re-resolution requests (L-72).
+    pub(crate) ignore_reresolution: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Child<P: Policy> {
+    config: P::Config,
+    ignore_reresolution: bool,
+    /// Made only when it is needed (L-64).
+    live: Option<Live<P>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Live<P> {
+    policy: P,
+    /// As of the last look.
+    state: State,
+    /// When it is no longer waited for while it connects.
+    failover: Option<Time>,
+    /// Ready or idle since it last failed, so worth waiting for again (L-65).
+    hopeful: bool,
+    /// When it is let go, if it is not in use.
+    deactivation: Option<Time>,
+}
+
+impl<P: Policy> Priority<P> {
+    pub(crate) fn new(cx: &mut Cx<'_>, config: Vec<ChildConfig<P::Config>>) -> Self {
+        let mut policy = Self { owner: cx.new_owner(), order: Vec::new(), children: BTreeMap::new(), selected: 0 };
+        policy.update(cx, config);
+        policy
+    }
+
+    /// Takes in another list. Children that are not in it any more go at once (A115).
+    pub(crate) fn update(&mut self, cx: &mut Cx<'_>, config: Vec<ChildConfig<P::Config>>) {
+        let mut old = std::mem::take(&mut self.children);
+        self.order = config.iter().map(|child| child.number).collect();
+        for ChildConfig { number, config, ignore_reresolution } in config {
+            let mut child =
+                old.remove(&number).unwrap_or(Child { config: config.clone(), ignore_reresolution, live: None });
+            child.ignore_reresolution = ignore_reresolution;
+            if child.config != config {
+                child.config = config;
+                child.update(cx, Owner { slot: number, ..self.owner });
+            }
+            self.children.insert(number, child);
+        }
+        for (number, mut gone) in old {
+            gone.shut_down(cx, Owner { slot: number, ..self.owner });
+        }
+        self.choose(cx);
+    }
+
+    /// Takes in an event if it is for this policy or one below. Whether it was.
+    pub(crate) fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+        if event.owner.policy == self.owner.policy {
+            self.handle_timer(cx, event);
+            return true;
+        }
+        let owner = self.owner;
+        let handled =
+            self.children.iter_mut().any(|(number, child)| child.handle(cx, Owner { slot: *number, ..owner }, event));
+        if handled {
+            self.choose(cx);
+        }
+        handled
+    }
+
+    pub(crate) fn shut_down(&mut self, cx: &mut Cx<'_>) {
+        for (number, child) in &mut self.children {
+            child.shut_down(cx, Owner { slot: *number, ..self.owner });
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.serving().map_or(State::TransientFailure, |live| live.state)
+    }
+
+    /// The picker of the child that serves, as it is (L-71).
+    pub(crate) fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+        match self.serving() {
+            Some(live) => live.policy.picker(pool, handles),
+            None => Picker::Fail("priority policy has empty priority list".into()), // L-63
+        }
+    }
+
+    /// The place of the child that serves, and how many there are.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        (self.selected, self.order.len())
+    }
+
+    fn serving(&self) -> Option<&Live<P>> {
+        self.children.get(self.order.get(self.selected)?)?.live.as_ref()
+    }
+
+    fn handle_timer(&mut self, cx: &mut Cx<'_>, event: &Event) {
+        let Some(child) = self.children.get_mut(&event.owner.slot) else { return };
+        let Some(live) = &mut child.live else { return };
+        match event.what {
+            What::Timer(TimerKind::Failover) => {
+                live.failover = None; // L-67: its state stays what it is.
+                self.choose(cx);
+            }
+            What::Timer(TimerKind::Deactivation) => {
+                live.deactivation = None;
+                child.shut_down(cx, event.owner);
+            }
+            What::Timer(TimerKind::NextAddress) | What::Connectivity(_) => {}
+        }
+    }
+
+    /// Finds the child that serves (L-70). Doing it again changes nothing.
+    fn choose(&mut self, cx: &mut Cx<'_>) {
+        for place in 0..self.order.len() {
+            let number = self.order[place];
+            let owner = Owner { slot: number, ..self.owner };
+            let Some(child) = self.children.get_mut(&number) else { continue };
+            let live = child.activate(cx, owner);
+            match live.state {
+                State::Ready | State::Idle => {
+                    self.selected = place;
+                    self.deactivate_below(cx, place);
+                    return;
+                }
+                State::Connecting | State::TransientFailure if live.failover.is_some() => {
+                    self.selected = place;
+                    return;
+                }
+                State::Connecting | State::TransientFailure => {}
+            }
+        }
+        let state = |number| self.children.get(number).and_then(|child| Some(child.live.as_ref()?.state));
+        let connecting = self.order.iter().position(|number| state(number) == Some(State::Connecting));
+        self.selected = connecting.unwrap_or(self.order.len().saturating_sub(1));
+    }
+
+    fn deactivate_below(&mut self, cx: &mut Cx<'_>, place: usize) {
+        for number in self.order.iter().skip(place + 1) {
+            let owner = Owner { slot: *number, ..self.owner };
+            if let Some(live) = self.children.get_mut(number).and_then(|child| child.live.as_mut())
+                && live.deactivation.is_none()
+            {
+                let at = cx.now + RETENTION;
+                cx.timers.start(at, owner, TimerKind::Deactivation);
+                live.deactivation = Some(at);
+            }
+        }
+    }
+}
+
+impl<P: Policy> Child<P> {
+    /// Makes the policy if there is none; keeps it if it was about to go.
+    fn activate(&mut self, cx: &mut Cx<'_>, owner: Owner) -> &Live<P> {
+        let live = self.live.get_or_insert_with(|| {
+            let at = cx.now + FAILOVER;
+            cx.timers.start(at, owner, TimerKind::Failover);
+            let policy = cx.ignoring_reresolution(self.ignore_reresolution, |cx| P::new(cx, &self.config));
+            let mut live =
+                Live { policy, state: State::Connecting, failover: Some(at), hopeful: true, deactivation: None };
+            live.note_state(cx, owner);
+            live
+        });
+        if let Some(at) = live.deactivation.take() {
+            cx.timers.stop(at, owner, TimerKind::Deactivation);
+        }
+        live
+    }
+
+    fn update(&mut self, cx: &mut Cx<'_>, owner: Owner) {
+        if let Some(live) = &mut self.live {
+            cx.ignoring_reresolution(self.ignore_reresolution, |cx| live.policy.update(cx, &self.config));
+            live.note_state(cx, owner);
+        }
+    }
+
+    fn handle(&mut self, cx: &mut Cx<'_>, owner: Owner, event: &Event) -> bool {
+        let Some(live) = &mut self.live else { return false };
+        let handled = cx.ignoring_reresolution(self.ignore_reresolution, |cx| live.policy.handle(cx, event));
+        if handled {
+            live.note_state(cx, owner);
+        }
+        handled
+    }
+
+    fn shut_down(&mut self, cx: &mut Cx<'_>, owner: Owner) {
+        if let Some(mut live) = self.live.take() {
+            live.stop_failover(cx, owner);
+            if let Some(at) = live.deactivation {
+                cx.timers.stop(at, owner, TimerKind::Deactivation);
+            }
+            live.policy.shut_down(cx);
+        }
+    }
+}
+
+impl<P: Policy> Live<P> {
+    /// Looks at the policy's state, and does to the failover timer what follows from it (L-66).
+    fn note_state(&mut self, cx: &mut Cx<'_>, owner: Owner) {
+        let before = std::mem::replace(&mut self.state, self.policy.state());
+        match self.state {
+            State::Ready | State::Idle => {
+                self.hopeful = true;
+                self.stop_failover(cx, owner);
+            }
+            State::TransientFailure => {
+                self.hopeful = false;
+                self.stop_failover(cx, owner);
+            }
+            State::Connecting => {
+                if before != State::Connecting && self.hopeful && self.failover.is_none() {
+                    let at = cx.now + FAILOVER;
+                    cx.timers.start(at, owner, TimerKind::Failover);
+                    self.failover = Some(at);
+                }
+            }
+        }
+    }
+
+    fn stop_failover(&mut self, cx: &mut Cx<'_>, owner: Owner) {
+        if let Some(at) = self.failover.take() {
+            cx.timers.stop(at, owner, TimerKind::Failover);
+        }
+    }
+}
+
+/// How long a child that connects is waited for.
+const FAILOVER: Duration = Duration::from_secs(10);
+
+/// How long a child that is not in use is kept.
+const RETENTION: Duration = Duration::from_secs(15 * 60);

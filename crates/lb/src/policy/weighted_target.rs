@@ -1,0 +1,157 @@
+//! wrr_locality and the weighted_target below it: localities by weight (A28, A52, L-99 to L-101).
+//!
+//! A locality that leaves the configuration is let go at once: keeping it for 15 minutes, as A28
+//! has it, keeps connections to endpoints that are gone (A115 gives that up for priority).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mainstay_xds::resource::endpoint::Locality;
+use mainstay_xds::resource::lb_policy::LbPolicy;
+
+use super::endpoint_policy::EndpointPolicy;
+use super::{Cx, Event, LocalityConfig, Policy, PriorityConfig, State};
+use crate::picker::{Picker, Weighted};
+use crate::pool::{Handles, Pool};
+use crate::tree::Subchannel;
+
+/// One child per locality that has endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct WeightedTarget {
+    targets: BTreeMap<Arc<Locality>, Target>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Target {
+    weight: u32,
+    config: PriorityConfig,
+    policy: EndpointPolicy,
+    /// Failed, and not ready since (L-49).
+    failing: bool,
+}
+
+impl Policy for WeightedTarget {
+    type Config = PriorityConfig;
+
+    fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
+        let mut policy = Self { targets: BTreeMap::new() };
+        policy.update(cx, config);
+        policy
+    }
+
+    fn update(&mut self, cx: &mut Cx<'_>, config: &PriorityConfig) {
+        let lb_policy = match &config.lb_policy {
+            LbPolicy::WrrLocality(child) => &**child,
+            other => other,
+        };
+        let mut old = std::mem::take(&mut self.targets);
+        for locality in &config.localities {
+            // A locality without endpoints is no target (L-99); one listed twice counts as first seen.
+            if locality.endpoints().next().is_none() || self.targets.contains_key(&locality.locality) {
+                continue;
+            }
+            let config = child_config(lb_policy, locality);
+            let target = match old.remove(&locality.locality) {
+                Some(mut target) => {
+                    if target.config != config {
+                        target.policy.update(cx, &config);
+                        target.config = config;
+                    }
+                    target.weight = locality.weight;
+                    target.note_state();
+                    target
+                }
+                None => Target::new(cx, locality.weight, config),
+            };
+            self.targets.insert(Arc::clone(&locality.locality), target);
+        }
+        for mut gone in old.into_values() {
+            gone.policy.shut_down(cx);
+        }
+    }
+
+    fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+        let found = self.targets.values_mut().find_map(|target| target.policy.handle(cx, event).then_some(target));
+        match found {
+            Some(target) => {
+                target.note_state();
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn shut_down(&mut self, cx: &mut Cx<'_>) {
+        for target in self.targets.values_mut() {
+            target.policy.shut_down(cx);
+        }
+    }
+
+    fn state(&self) -> State {
+        let any = |state| self.targets.values().any(|target| target.state() == state);
+        let order = [State::Ready, State::Connecting, State::Idle];
+        order.into_iter().find(|state| any(*state)).unwrap_or(State::TransientFailure)
+    }
+
+    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+        let state = self.state();
+        let mut relevant = self.targets.iter().filter(|(_, target)| target.state() == state);
+        if state == State::Ready {
+            let pickers = relevant.map(|(_, target)| (target.weight, target.policy.picker(pool, handles)));
+            let mut pickers: Vec<_> = pickers.collect();
+            return match pickers.pop() {
+                Some((_, only)) if pickers.is_empty() => only,
+                last => Picker::Weighted(Weighted::new(pickers.into_iter().chain(last))),
+            };
+        }
+        let mut texts: Vec<String> = Vec::new();
+        for (locality, target) in relevant.by_ref().take(MAX_TEXTS) {
+            let picker = target.policy.picker(pool, handles);
+            texts.push(format!("locality {}: {}", name(locality), picker.text().unwrap_or("failing")));
+        }
+        match relevant.count() {
+            0 => {}
+            more => texts.push(format!("and {more} more")),
+        }
+        match state {
+            State::TransientFailure if texts.is_empty() => Picker::Fail("no endpoints".into()),
+            State::TransientFailure => Picker::Fail(texts.join("; ")),
+            _ => Picker::Wait(texts.join("; ")),
+        }
+    }
+}
+
+impl Target {
+    fn new(cx: &mut Cx<'_>, weight: u32, config: PriorityConfig) -> Self {
+        let policy = EndpointPolicy::new(cx, &config);
+        let mut target = Self { weight, config, policy, failing: false };
+        target.note_state();
+        target
+    }
+
+    fn note_state(&mut self) {
+        match self.policy.state() {
+            State::Ready => self.failing = false,
+            State::TransientFailure => self.failing = true,
+            State::Idle | State::Connecting => {}
+        }
+    }
+
+    fn state(&self) -> State {
+        if self.failing { State::TransientFailure } else { self.policy.state() }
+    }
+}
+
+fn child_config(lb_policy: &LbPolicy, locality: &LocalityConfig) -> PriorityConfig {
+    // The weight is for the choice between localities only: alone, a locality has all of it.
+    PriorityConfig { lb_policy: lb_policy.clone(), localities: vec![LocalityConfig { weight: 1, ..locality.clone() }] }
+}
+
+fn name(locality: &Locality) -> String {
+    let parts = [&locality.region, &locality.zone, &locality.sub_zone];
+    let parts: Vec<&str> = parts.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+    if parts.is_empty() { "\"\"".into() } else { parts.join("/") }
+}
+
+/// How many localities a text names.
+const MAX_TEXTS: usize = 3;

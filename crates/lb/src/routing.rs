@@ -1,0 +1,311 @@
+//! Which route an RPC takes (L-32 to L-39).
+//!
+//! The result is that of the plain rule: the first route that matches, in order. What differs is
+//! how much is looked at. Exact paths and prefixes are sorted once, so that a match looks only at
+//! routes whose path fits, however many there are.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName};
+use mainstay_xds::Choose;
+use mainstay_xds::resource::matcher::{HeaderMatcher, PathMatcher};
+use mainstay_xds::resource::route::{ClusterTarget, Route, RouteAction, VirtualHost};
+
+use crate::snapshot::Rpc;
+
+/// The routes of a virtual host, ready for use.
+#[derive(Clone, Debug)]
+pub(crate) struct RouteTable {
+    virtual_host: Arc<VirtualHost>,
+    /// Every cluster that a route names, in order.
+    clusters: Box<[Arc<str>]>,
+    /// One per route of the virtual host.
+    compiled: Box<[Compiled]>,
+    exact: PathIndex,
+    exact_any_case: PathIndex,
+    prefix: PathIndex,
+    prefix_any_case: PathIndex,
+    /// Routes with a pattern, in order.
+    patterns: Box<[u32]>,
+}
+
+/// What is worked out once about a route.
+#[derive(Clone, Debug)]
+struct Compiled {
+    /// One per header matcher; absent if no header can have that name.
+    headers: Box<[Option<HeaderName>]>,
+    target: Target,
+}
+
+/// Where a route leads, as places in the list of clusters.
+#[derive(Clone, Debug)]
+enum Target {
+    Nowhere,
+    Cluster(u32),
+    /// Each with the sum of the weights up to and including its own.
+    Weighted(Box<[(u64, u32)]>),
+}
+
+/// Paths or prefixes in order. Those that are prefixes of one another are linked.
+#[derive(Clone, Debug, Default)]
+struct PathIndex {
+    any_case: bool,
+    keys: Box<[PathKey]>,
+}
+
+#[derive(Clone, Debug)]
+struct PathKey {
+    /// Lower case if the index is for any case.
+    text: Box<str>,
+    /// The longest other key that this one starts with.
+    parent: Option<u32>,
+    /// Routes with this path, in order.
+    routes: Box<[u32]>,
+}
+
+impl RouteTable {
+    pub(crate) fn new(virtual_host: Arc<VirtualHost>) -> Self {
+        let routes = &virtual_host.routes;
+        let clusters: BTreeSet<Arc<str>> = routes.iter().flat_map(cluster_names).map(Arc::from).collect();
+        let clusters: Box<[Arc<str>]> = clusters.into_iter().collect();
+        let compiled = routes.iter().map(|route| Compiled::new(route, &clusters)).collect();
+        let index = |exact: bool, any_case: bool| PathIndex::new(routes, exact, any_case);
+        let is_pattern = |(at, route): (u32, &Route)| matches!(route.path, PathMatcher::Regex(_)).then_some(at);
+        Self {
+            clusters,
+            compiled,
+            exact: index(true, false),
+            exact_any_case: index(true, true),
+            prefix: index(false, false),
+            prefix_any_case: index(false, true),
+            patterns: (0..).zip(routes).filter_map(is_pattern).collect(),
+            virtual_host,
+        }
+    }
+
+    pub(crate) fn virtual_host(&self) -> &Arc<VirtualHost> {
+        &self.virtual_host
+    }
+
+    /// Every cluster that a route names, in order.
+    pub(crate) fn clusters(&self) -> &[Arc<str>] {
+        &self.clusters
+    }
+
+    /// The first route that matches, and where it leads: a place in [`RouteTable::clusters`].
+    pub(crate) fn find(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Option<(&Route, Option<usize>)> {
+        let mut from = 0;
+        loop {
+            let at = self.first_match(rpc, from)?;
+            let route = self.virtual_host.routes.get(at as usize)?;
+            // The draw comes last; a route that loses it is passed over (L-37).
+            if route.fraction.is_none_or(|fraction| choose.choose(MILLION) < u64::from(fraction)) {
+                let cluster = self.compiled.get(at as usize).and_then(|c| c.target.choose(choose));
+                return Some((route, cluster));
+            }
+            from = at + 1;
+        }
+    }
+
+    /// The first route from `from` on whose path and headers match.
+    fn first_match(&self, rpc: Rpc<'_>, from: u32) -> Option<u32> {
+        let mut best = None;
+        self.exact.equal(rpc.path).into_iter().for_each(|key| self.improve(&mut best, rpc, from, &key.routes));
+        self.exact_any_case.equal(rpc.path).into_iter().for_each(|key| self.improve(&mut best, rpc, from, &key.routes));
+        self.prefix.prefixes(rpc.path).for_each(|key| self.improve(&mut best, rpc, from, &key.routes));
+        self.prefix_any_case.prefixes(rpc.path).for_each(|key| self.improve(&mut best, rpc, from, &key.routes));
+        self.improve(&mut best, rpc, from, &self.patterns);
+        best
+    }
+
+    /// Looks for a match among `candidates`, which are in order, before the best one so far.
+    fn improve(&self, best: &mut Option<u32>, rpc: Rpc<'_>, from: u32, candidates: &[u32]) {
+        let start = candidates.partition_point(|at| *at < from);
+        for &at in &candidates[start..] {
+            if best.is_some_and(|best| best <= at) {
+                return;
+            }
+            if self.matches(rpc, at as usize) {
+                *best = Some(at);
+                return;
+            }
+        }
+    }
+
+    /// Whether headers, and a pattern if there is one, match.
+    fn matches(&self, rpc: Rpc<'_>, at: usize) -> bool {
+        let (Some(route), Some(compiled)) = (self.virtual_host.routes.get(at), self.compiled.get(at)) else {
+            return false;
+        };
+        let path_matches = match &route.path {
+            PathMatcher::Regex(pattern) => pattern.is_match(rpc.path),
+            PathMatcher::Exact { .. } | PathMatcher::Prefix { .. } => true, // That is how we came here.
+        };
+        let header_matches = |(matcher, name): (&HeaderMatcher, &Option<HeaderName>)| {
+            matcher.matches(name.as_ref().and_then(|name| visible_value(rpc.headers, name)).as_deref())
+        };
+        path_matches && route.headers.iter().zip(&compiled.headers).all(header_matches)
+    }
+}
+
+/// The tables of equal virtual hosts are equal.
+impl PartialEq for RouteTable {
+    fn eq(&self, other: &Self) -> bool {
+        self.virtual_host == other.virtual_host
+    }
+}
+
+impl Eq for RouteTable {}
+
+impl Hash for RouteTable {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.virtual_host.hash(state);
+    }
+}
+
+impl Compiled {
+    fn new(route: &Route, clusters: &[Arc<str>]) -> Self {
+        let place = |name: &str| clusters.partition_point(|cluster| **cluster < *name) as u32;
+        let target = match &route.action {
+            RouteAction::Forward(forward) => match &forward.target {
+                ClusterTarget::Cluster(name) => Target::Cluster(place(name)),
+                ClusterTarget::Weighted(choices) => {
+                    let mut sum = 0;
+                    let choice = |choice: &mainstay_xds::resource::route::WeightedCluster| {
+                        sum += u64::from(choice.weight);
+                        (sum, place(&choice.name))
+                    };
+                    Target::Weighted(choices.iter().map(choice).collect())
+                }
+            },
+            RouteAction::NonForwarding | RouteAction::Unsupported(_) => Target::Nowhere,
+        };
+        Self { headers: route.headers.iter().map(|matcher| visible_name(&matcher.name)).collect(), target }
+    }
+}
+
+impl Target {
+    /// By weight, whatever state the clusters are in (L-38).
+    fn choose(&self, choose: &mut dyn Choose) -> Option<usize> {
+        match self {
+            Self::Nowhere => None,
+            Self::Cluster(place) => Some(*place as usize),
+            Self::Weighted(choices) => {
+                let total = choices.last().map(|(sum, _)| *sum).filter(|sum| *sum > 0)?;
+                let draw = choose.choose(total);
+                let place = choices.partition_point(|(sum, _)| *sum <= draw);
+                choices.get(place).map(|(_, place)| *place as usize)
+            }
+        }
+    }
+}
+
+impl PathIndex {
+    fn new(routes: &[Route], exact: bool, any_case: bool) -> Self {
+        let mut by_text: BTreeMap<Box<str>, Vec<u32>> = BTreeMap::new();
+        for (at, route) in (0..).zip(routes) {
+            let (value, case_sensitive) = match &route.path {
+                PathMatcher::Exact { value, case_sensitive } if exact => (value, case_sensitive),
+                PathMatcher::Prefix { value, case_sensitive } if !exact => (value, case_sensitive),
+                PathMatcher::Exact { .. } | PathMatcher::Prefix { .. } | PathMatcher::Regex(_) => continue,
+            };
+            if *case_sensitive == any_case {
+                continue;
+            }
+            let text = if any_case { value.to_ascii_lowercase() } else { value.clone() };
+            let same_path = by_text.entry(text.into()).or_default();
+            // Behind a route that takes everything there is nothing to find.
+            let taken = same_path.last().and_then(|last: &u32| routes.get(*last as usize));
+            if !taken.is_some_and(|last| last.headers.is_empty() && last.fraction.is_none()) {
+                same_path.push(at);
+            }
+        }
+        let mut keys: Vec<PathKey> = Vec::with_capacity(by_text.len());
+        for (text, routes) in by_text {
+            // In this order, what `text` starts with is the key before it or one of that key's parents.
+            let mut parent = keys.len().checked_sub(1).map(|last| last as u32);
+            while let Some(at) = parent
+                && !text.starts_with(&*keys[at as usize].text)
+            {
+                parent = keys[at as usize].parent;
+            }
+            keys.push(PathKey { text, parent, routes: routes.into() });
+        }
+        Self { any_case, keys: keys.into() }
+    }
+
+    /// The key that is the whole path.
+    fn equal(&self, path: &str) -> Option<&PathKey> {
+        let at = self.keys.binary_search_by(|key| self.compare(&key.text, path)).ok()?;
+        self.keys.get(at)
+    }
+
+    /// The keys that `path` starts with, longest first.
+    ///
+    /// Each of them is the last key that is not after `path`, or one of its parents: whatever stands
+    /// between a prefix and the path in order starts with that prefix, too.
+    fn prefixes(&self, path: &str) -> impl Iterator<Item = &PathKey> {
+        let after = self.keys.partition_point(|key| self.compare(&key.text, path) != Ordering::Greater);
+        let mut at = after.checked_sub(1);
+        std::iter::from_fn(move || {
+            let key = self.keys.get(at?)?;
+            at = key.parent.map(|parent| parent as usize);
+            Some(key)
+        })
+        .filter(move |key| self.starts_with(path, &key.text))
+    }
+
+    fn compare(&self, key: &str, path: &str) -> Ordering {
+        if self.any_case { key.bytes().cmp(path.bytes().map(|byte| byte.to_ascii_lowercase())) } else { key.cmp(path) }
+    }
+
+    fn starts_with(&self, path: &str, key: &str) -> bool {
+        let start = path.as_bytes().get(..key.len());
+        start.is_some_and(|start| {
+            if self.any_case { start.eq_ignore_ascii_case(key.as_bytes()) } else { start == key.as_bytes() }
+        })
+    }
+}
+
+fn cluster_names(route: &Route) -> impl Iterator<Item = &str> {
+    let (one, many): (Option<&str>, &[_]) = match &route.action {
+        RouteAction::Forward(forward) => match &forward.target {
+            ClusterTarget::Cluster(name) => (Some(name), &[]),
+            ClusterTarget::Weighted(choices) => (None, choices),
+        },
+        RouteAction::NonForwarding | RouteAction::Unsupported(_) => (None, &[]),
+    };
+    one.into_iter().chain(many.iter().map(|choice| choice.name.as_str()))
+}
+
+/// The name as requests have it; `None` if routes cannot see such a header (L-34).
+fn visible_name(name: &str) -> Option<HeaderName> {
+    let hidden = name.ends_with("-bin") || name.starts_with("grpc-") || HIDDEN.contains(&name);
+    if hidden { None } else { HeaderName::from_bytes(name.as_bytes()).ok() }
+}
+
+/// The value of a header; several are joined with commas (L-34).
+fn visible_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
+    let mut values = headers.get_all(name).iter().filter_map(|value| std::str::from_utf8(value.as_bytes()).ok());
+    let first = match values.next() {
+        Some(first) => first,
+        None if name == http::header::CONTENT_TYPE => "application/grpc",
+        None => return None,
+    };
+    let mut joined = Cow::Borrowed(first);
+    for value in values {
+        let text = joined.to_mut();
+        text.push(',');
+        text.push_str(value);
+    }
+    Some(joined)
+}
+
+/// Headers that are not the application's metadata.
+const HIDDEN: [&str; 3] = ["host", "te", "user-agent"];
+
+const MILLION: u64 = 1_000_000;

@@ -1,0 +1,386 @@
+//! A world for tests: a tree with a host that records what it is asked, virtual time, and chance by script.
+//!
+//! Endpoints are known by their port. `"a=1,2 b*3=3|c=4+5"` is two priorities: in the first, locality
+//! `a` with endpoints 1 and 2 and locality `b` of weight 3 with endpoint 3; in the second, locality `c`
+//! with one endpoint that has the addresses 4 and 5.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::HeaderMap;
+use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ClusterError, ConfigError, ResolvedEndpoints, XdsConfig};
+use mainstay_xds::resource::cluster::{Cluster, ClusterKind, OverrideHostStatuses};
+use mainstay_xds::resource::endpoint::{
+    Addresses, Endpoint, EndpointCollection, EndpointSource, Endpoints, HealthStatus, Locality, LocalityEndpoints,
+    Priority,
+};
+use mainstay_xds::resource::lb_policy::LbPolicy;
+use mainstay_xds::resource::listener::{HttpConnectionManager, RouteSource};
+use mainstay_xds::resource::matcher::PathMatcher;
+use mainstay_xds::resource::route::{
+    ClusterTarget, DomainPattern, ForwardAction, Route, RouteAction, RouteConfig, VirtualHost,
+};
+use mainstay_xds::{Choose, Time};
+
+use crate::{
+    Connectivity, Context, Counter, Decision, Host, Rpc, Snapshot, Subchannel, SubchannelId, SubchannelSpec, Tree,
+};
+
+/// A tree and everything around it.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) tree: Tree<Handle>,
+    pub(crate) host: FakeHost,
+    pub(crate) script: Script,
+    pub(crate) now: Time,
+    pub(crate) snapshot: Arc<Snapshot<Handle>>,
+    /// How many snapshots were published.
+    pub(crate) published: usize,
+}
+
+/// The shell, as far as the tree sees it.
+#[derive(Debug, Default)]
+pub(crate) struct FakeHost {
+    pub(crate) live: BTreeMap<u16, (SubchannelId, Handle)>,
+    /// What was asked for: `create 1`, `connect 1`, `release 1`, `reresolve`.
+    log: Vec<String>,
+    pub(crate) counters: BTreeMap<(String, String), Arc<Counter>>,
+}
+
+/// A subchannel as pickers see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    pub(crate) port: u16,
+    ready: Arc<AtomicBool>,
+}
+
+/// Draws from a list; zero when the list is empty.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Script {
+    pub(crate) draws: VecDeque<u64>,
+    /// The bounds that were asked for.
+    pub(crate) bounds: Vec<u64>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self {
+            tree: Tree::new(),
+            host: FakeHost::default(),
+            script: Script::default(),
+            now: Time::ZERO,
+            snapshot: Arc::new(Snapshot::empty()),
+            published: 0,
+        }
+    }
+
+    /// A world with one cluster `c` with round_robin below wrr_locality.
+    pub(crate) fn with_endpoints(endpoints: &str) -> Self {
+        let mut world = Self::new();
+        world.update(config([eds("c", endpoints)]));
+        world
+    }
+
+    pub(crate) fn update(&mut self, config: XdsConfig) {
+        self.call(|tree, cx| tree.update(cx, Ok(Arc::new(config))));
+    }
+
+    pub(crate) fn update_endpoints(&mut self, endpoints: &str) {
+        self.update(config([eds("c", endpoints)]));
+    }
+
+    pub(crate) fn break_config(&mut self, error: ConfigError) {
+        self.call(|tree, cx| tree.update(cx, Err(Arc::new(error))));
+    }
+
+    pub(crate) fn ready(&mut self, port: u16) {
+        self.report(port, Connectivity::Ready);
+    }
+
+    pub(crate) fn connecting(&mut self, port: u16) {
+        self.report(port, Connectivity::Connecting);
+    }
+
+    pub(crate) fn idle(&mut self, port: u16) {
+        self.report(port, Connectivity::Idle);
+    }
+
+    pub(crate) fn fail(&mut self, port: u16) {
+        self.report(port, Connectivity::TransientFailure("refused".into()));
+    }
+
+    fn report(&mut self, port: u16, state: Connectivity) {
+        let (id, handle) = self.host.live.get(&port).unwrap_or_else(|| panic!("no subchannel for {port}"));
+        handle.ready.store(state == Connectivity::Ready, Ordering::Relaxed);
+        let id = *id;
+        self.call(|tree, cx| tree.handle_connectivity(cx, id, state));
+    }
+
+    /// The connection dies, and the tree has not heard of it yet.
+    pub(crate) fn die_silently(&mut self, port: u16) {
+        self.host.live[&port].1.ready.store(false, Ordering::Relaxed);
+    }
+
+    /// Lets time pass, stopping at each deadline.
+    pub(crate) fn advance(&mut self, span: Duration) {
+        let end = self.now + span;
+        while let Some(at) = self.tree.next_deadline().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.call(|tree, cx| tree.handle_timeout(cx));
+        }
+        self.now = end;
+    }
+
+    /// What becomes of an RPC for `/s/m`: `send 1`, `wait …`, `fail …` or `drop …`.
+    pub(crate) fn rpc(&mut self) -> String {
+        self.rpc_to("/s/m")
+    }
+
+    pub(crate) fn rpc_to(&mut self, path: &str) -> String {
+        let headers = HeaderMap::new();
+        match self.snapshot.decide(Rpc { path, headers: &headers }, &mut self.script) {
+            Decision::Send(to) => format!("send {}", to.subchannel.port),
+            Decision::Wait(failure) => format!("wait {}: {}", failure.code, failure.message),
+            Decision::Fail(failure) => format!("fail {}: {}", failure.code, failure.message),
+            Decision::Drop(failure) => format!("drop {}: {}", failure.code, failure.message),
+        }
+    }
+
+    /// `send`, `wait`, `fail` or `drop`.
+    pub(crate) fn outcome(&mut self) -> String {
+        self.rpc().split(' ').next().unwrap_or_default().to_owned()
+    }
+
+    /// The ports that `n` RPCs go to.
+    pub(crate) fn ports(&mut self, n: usize) -> Vec<u16> {
+        (0..n).map(|_| self.rpc().strip_prefix("send ").and_then(|port| port.parse().ok()).unwrap_or(0)).collect()
+    }
+
+    /// What the host was asked since the last call.
+    pub(crate) fn log(&mut self) -> String {
+        std::mem::take(&mut self.host.log).join(", ")
+    }
+
+    pub(crate) fn call(&mut self, work: impl FnOnce(&mut Tree<Handle>, &mut Context<'_, FakeHost>)) {
+        let mut cx = Context { now: self.now, choose: &mut self.script, host: &mut self.host };
+        work(&mut self.tree, &mut cx);
+        if let Some(snapshot) = self.tree.poll_snapshot() {
+            self.snapshot = snapshot;
+            self.published += 1;
+        }
+    }
+}
+
+impl Host for FakeHost {
+    type Subchannel = Handle;
+
+    fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Handle {
+        let port = spec.address.port();
+        self.log.push(format!("create {port}"));
+        let handle = Handle { port, ready: Arc::default() };
+        self.live.insert(port, (id, handle.clone()));
+        handle
+    }
+
+    fn connect(&mut self, id: SubchannelId) {
+        let port = self.port(id);
+        self.log.push(format!("connect {port}"));
+    }
+
+    fn release(&mut self, id: SubchannelId) {
+        let port = self.port(id);
+        self.log.push(format!("release {port}"));
+        self.live.remove(&port);
+    }
+
+    fn request_reresolution(&mut self) {
+        self.log.push("reresolve".into());
+    }
+
+    fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
+        Arc::clone(self.counters.entry((cluster.to_owned(), eds_service.to_owned())).or_default())
+    }
+}
+
+impl FakeHost {
+    fn port(&self, id: SubchannelId) -> u16 {
+        let found = self.live.iter().find(|(_, (live, _))| *live == id);
+        *found.unwrap_or_else(|| panic!("{id:?} was never made, or released before")).0
+    }
+}
+
+impl Subchannel for Handle {
+    fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+}
+
+impl PartialEq for Handle {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.ready, &other.ready)
+    }
+}
+
+impl Eq for Handle {}
+
+impl Hash for Handle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.port.hash(state);
+    }
+}
+
+impl Choose for Script {
+    fn choose(&mut self, bound: u64) -> u64 {
+        assert!(bound > 0, "bound is never zero");
+        self.bounds.push(bound);
+        self.draws.pop_front().unwrap_or(0) % bound
+    }
+}
+
+/// A configuration whose one route leads to the first cluster.
+pub(crate) fn config(clusters: impl IntoIterator<Item = ClusterConfig>) -> XdsConfig {
+    let clusters: Vec<ClusterConfig> = clusters.into_iter().collect();
+    let first = clusters.first().map_or("none", |cluster| &cluster.name).to_owned();
+    routed([route("", &first)], clusters)
+}
+
+/// A configuration with these routes.
+pub(crate) fn routed(
+    routes: impl IntoIterator<Item = Route>,
+    clusters: impl IntoIterator<Item = ClusterConfig>,
+) -> XdsConfig {
+    let virtual_host = Arc::new(VirtualHost {
+        name: "host".into(),
+        domains: vec![DomainPattern::Any],
+        routes: routes.into_iter().collect(),
+        overrides: Default::default(),
+    });
+    let route_config = Arc::new(RouteConfig { virtual_hosts: vec![Arc::clone(&virtual_host)] });
+    let routes = RouteSource::Inline(Arc::clone(&route_config));
+    XdsConfig {
+        listener: Arc::new(HttpConnectionManager { max_stream_duration: None, filters: Vec::new(), routes }),
+        route_config,
+        virtual_host,
+        clusters: clusters.into_iter().map(|cluster| (Arc::clone(&cluster.name), Ok(Arc::new(cluster)))).collect(),
+        mixed_sources: false,
+    }
+}
+
+/// Puts an error in the place of a cluster.
+pub(crate) fn broken(mut config: XdsConfig, error: ClusterError) -> XdsConfig {
+    config.clusters.insert(Arc::clone(&error.cluster), Err(Arc::new(error)));
+    config
+}
+
+/// A route for paths that start with `prefix`.
+pub(crate) fn route(prefix: &str, cluster: &str) -> Route {
+    route_to(prefix, ClusterTarget::Cluster(cluster.into()))
+}
+
+/// A route for paths that start with `prefix`.
+pub(crate) fn route_to(prefix: &str, target: ClusterTarget) -> Route {
+    Route {
+        path: PathMatcher::Prefix { value: prefix.into(), case_sensitive: true },
+        headers: Vec::new(),
+        fraction: None,
+        action: RouteAction::Forward(ForwardAction {
+            target,
+            max_stream_duration: None,
+            retry: None,
+            hash_policies: Vec::new(),
+            auto_host_rewrite: false,
+        }),
+        overrides: Default::default(),
+    }
+}
+
+/// An EDS cluster with round_robin below wrr_locality.
+pub(crate) fn eds(name: &str, endpoints: &str) -> ClusterConfig {
+    let kind = ClusterKind::Eds { service_name: None };
+    cluster(name, kind, ClusterChildren::Endpoints(Some(Arc::new(resolved(endpoints)))))
+}
+
+/// A LOGICAL_DNS cluster with round_robin below wrr_locality.
+pub(crate) fn dns(name: &str, endpoints: &str) -> ClusterConfig {
+    let kind = ClusterKind::LogicalDns { host: "host".into(), port: 1 };
+    cluster(name, kind, ClusterChildren::Endpoints(Some(Arc::new(resolved(endpoints)))))
+}
+
+/// An EDS cluster whose endpoints cannot be had.
+pub(crate) fn without_endpoints(name: &str) -> ClusterConfig {
+    cluster(name, ClusterKind::Eds { service_name: None }, ClusterChildren::Endpoints(None))
+}
+
+/// An aggregate.
+pub(crate) fn aggregate(name: &str, leaves: &[&str]) -> ClusterConfig {
+    let clusters = leaves.iter().map(|leaf| (*leaf).to_owned()).collect();
+    let leaves = leaves.iter().map(|leaf| Arc::from(*leaf)).collect();
+    cluster(name, ClusterKind::Aggregate { clusters }, ClusterChildren::Aggregate(leaves))
+}
+
+fn cluster(name: &str, kind: ClusterKind, children: ClusterChildren) -> ClusterConfig {
+    let cluster = Cluster {
+        kind,
+        lb_policy: LbPolicy::WrrLocality(Box::new(LbPolicy::RoundRobin)),
+        max_requests: 1024,
+        outlier_detection: None,
+        tls: None,
+        lrs_server: None,
+        lrs_report_endpoint_metrics: Vec::new(),
+        override_host_statuses: OverrideHostStatuses { unknown: true, healthy: true, draining: false },
+        idle_timeout: Duration::from_secs(3600),
+    };
+    ClusterConfig { name: name.into(), cluster: Arc::new(cluster), children, note: "xDS node ID:n".into() }
+}
+
+/// Another LB policy.
+pub(crate) fn with_policy(mut config: ClusterConfig, lb_policy: LbPolicy) -> ClusterConfig {
+    Arc::make_mut(&mut config.cluster).lb_policy = lb_policy;
+    config
+}
+
+/// Other endpoints than the text can say.
+pub(crate) fn edit_endpoints(mut config: ClusterConfig, edit: impl FnOnce(&mut Endpoints)) -> ClusterConfig {
+    if let ClusterChildren::Endpoints(Some(resolved)) = &mut config.children {
+        edit(Arc::make_mut(&mut Arc::make_mut(resolved).endpoints));
+    }
+    config
+}
+
+fn resolved(text: &str) -> ResolvedEndpoints {
+    let priorities = text
+        .split('|')
+        .map(|localities| Priority { localities: localities.split_whitespace().map(locality).collect() });
+    let endpoints = Endpoints { priorities: priorities.collect(), drops: Vec::new() };
+    ResolvedEndpoints { endpoints: Arc::new(endpoints), collections: BTreeMap::new() }
+}
+
+fn locality(text: &str) -> LocalityEndpoints {
+    let (name, endpoints) = text.split_once('=').expect("name=endpoints");
+    let (name, weight) = name.split_once('*').unwrap_or((name, "1"));
+    let endpoints = endpoints.split(',').filter(|text| !text.is_empty()).map(endpoint).collect();
+    LocalityEndpoints {
+        locality: Arc::new(Locality { zone: name.into(), ..Locality::default() }),
+        weight: weight.parse().expect("a weight"),
+        source: EndpointSource::Inline(Arc::new(EndpointCollection { endpoints })),
+    }
+}
+
+fn endpoint(text: &str) -> Endpoint {
+    let address = |port: &str| SocketAddr::from(([10, 0, 0, 1], port.parse().expect("a port")));
+    let addresses: Vec<SocketAddr> = text.split('+').map(address).collect();
+    Endpoint {
+        addresses: match addresses[..] {
+            [one] => Addresses::One(one),
+            _ => Addresses::Many(addresses.into()),
+        },
+        weight: 1,
+        health: HealthStatus::Healthy,
+        hostname: None,
+        hash_key: None,
+    }
+}

@@ -1,0 +1,126 @@
+//! The way from a configuration to a decision, and what updates touch.
+
+use std::sync::Arc;
+
+use mainstay_xds::deps::ConfigError;
+
+use crate::testbed::{World, config, eds, route, routed};
+
+#[test]
+fn rpcs_wait_until_there_is_a_configuration() {
+    let mut world = World::new();
+    assert_eq!(world.rpc(), "wait 14: waiting for the configuration", "L-30");
+}
+
+#[test]
+fn rpcs_wait_while_the_cluster_connects_and_then_go_to_each_endpoint_in_turn() {
+    let mut world = World::with_endpoints("a=1,2");
+    assert_eq!(world.log(), "create 1, create 2, connect 1, connect 2", "L-103: connects to all");
+    assert_eq!(
+        world.rpc(),
+        "wait 14: cluster \"c\": priority 0 of 1: locality a: connecting to 2 endpoints (xDS node ID:n)",
+        "L-201"
+    );
+    world.connecting(1);
+    world.connecting(2);
+    assert_eq!(world.outcome(), "wait");
+    world.ready(1);
+    assert_eq!(world.ports(3), [1, 1, 1]);
+    world.ready(2);
+    assert_eq!(world.ports(4), [1, 2, 1, 2], "L-103");
+}
+
+#[test]
+fn a_connection_that_died_after_the_snapshot_is_passed_over() {
+    let mut world = World::with_endpoints("a=1,2");
+    world.ready(1);
+    world.ready(2);
+    world.die_silently(1);
+    assert_eq!(world.ports(3), [2, 2, 2]);
+    world.die_silently(2);
+    assert_eq!(world.rpc(), "wait 14: cluster \"c\": connections were just lost; reconnecting (xDS node ID:n)");
+}
+
+#[test]
+fn a_config_error_drops_everything_and_a_later_config_recovers() {
+    let mut world = World::with_endpoints("a=1");
+    world.ready(1);
+    world.log();
+    world.break_config(ConfigError::NotApiListener("l".into()));
+    assert_eq!(world.outcome(), "fail", "L-29");
+    assert_eq!(world.log(), "release 1");
+    world.update_endpoints("a=1");
+    world.ready(1);
+    assert_eq!(world.rpc(), "send 1", "L-29");
+}
+
+#[test]
+fn an_equal_configuration_changes_nothing() {
+    let mut world = World::with_endpoints("a=1");
+    world.ready(1);
+    let (published, before) = (world.published, world.tree.clone());
+    world.log();
+    world.update_endpoints("a=1");
+    assert_eq!((world.published, world.log()), (published, String::new()), "L-57");
+    assert_eq!(world.tree, before);
+}
+
+#[test]
+fn an_update_of_one_cluster_leaves_the_picker_of_another_alone() {
+    let routes = || [route("/a", "a"), route("/b", "b")];
+    let mut world = World::new();
+    world.update(routed(routes(), [eds("a", "x=1,2"), eds("b", "x=3")]));
+    (1..=3).for_each(|port| world.ready(port));
+    assert_eq!(world.rpc_to("/a/m"), "send 1");
+    world.update(routed(routes(), [eds("a", "x=1,2"), eds("b", "x=3,4")]));
+    assert_eq!(world.rpc_to("/a/m"), "send 2", "the turn goes on where it was");
+    assert_eq!(world.rpc_to("/b/m"), "send 3");
+}
+
+#[test]
+fn a_cluster_that_no_route_names_any_more_is_let_go() {
+    let mut world = World::new();
+    world.update(routed([route("/a", "a"), route("/b", "b")], [eds("a", "x=1"), eds("b", "x=2")]));
+    world.log();
+    world.update(routed([route("/a", "a")], [eds("a", "x=1")]));
+    assert_eq!(world.log(), "release 2");
+    assert_eq!(world.outcome(), "drop", "L-32: no route");
+}
+
+#[test]
+fn a_cluster_that_only_a_subscription_keeps_stays_connected() {
+    let mut world = World::new();
+    world.update(routed([route("/a", "a"), route("/b", "b")], [eds("a", "x=1"), eds("b", "x=2")]));
+    world.log();
+    world.update(routed([route("/a", "a")], [eds("a", "x=1"), eds("b", "x=2")]));
+    assert_eq!(world.log(), "", "L-17, L-27");
+}
+
+#[test]
+fn a_route_to_a_cluster_that_the_configuration_lacks_fails() {
+    let mut world = World::new();
+    world.update(routed([route("", "ghost")], []));
+    assert_eq!(world.rpc(), "fail 14: cluster \"ghost\": xDS config has no entry for cluster \"ghost\"", "L-55");
+}
+
+#[test]
+fn shutting_down_releases_every_subchannel_and_every_timer() {
+    let mut world = World::with_endpoints("a=1,2+3|b=4");
+    world.advance(std::time::Duration::from_secs(11));
+    world.log();
+    world.call(|tree, cx| tree.shut_down(cx));
+    assert_eq!(world.log(), "release 1, release 2, release 3, release 4");
+    assert_eq!(world.tree.next_deadline(), None);
+    assert_eq!(world.rpc(), "fail 14: the channel is shut down");
+}
+
+#[test]
+fn news_of_a_released_subchannel_is_ignored() {
+    let mut world = World::with_endpoints("a=1,2");
+    let (id, _) = world.host.live[&2].clone();
+    world.update(config([eds("c", "a=1")]));
+    let before = world.tree.clone();
+    world.call(|tree, cx| tree.handle_connectivity(cx, id, crate::Connectivity::Ready));
+    assert_eq!(world.tree, before);
+    assert!(Arc::strong_count(&world.snapshot) >= 1);
+}

@@ -1,0 +1,61 @@
+//! Every deadline of a tree, in one ordered table.
+
+use std::collections::BTreeSet;
+
+use mainstay_xds::Time;
+
+/// Which policy something belongs to, and which part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Owner {
+    /// The cluster of the cluster manager it is below.
+    pub(crate) cluster: u32,
+    /// The policy; a number that is never used twice in a tree.
+    pub(crate) policy: u64,
+    /// The endpoint or child inside the policy.
+    pub(crate) slot: u32,
+}
+
+/// What happens when a deadline passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum TimerKind {
+    /// pick_first tries the next address beside the one that is slow (L-121).
+    NextAddress,
+    /// priority no longer waits for a child that connects (L-67).
+    Failover,
+    /// priority lets go of a child that is not in use (L-68).
+    Deactivation,
+}
+
+/// A deadline's purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Timer {
+    pub(crate) owner: Owner,
+    pub(crate) kind: TimerKind,
+}
+
+/// The table. A policy that starts a timer remembers its time, and stops it before it forgets it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Timers {
+    table: BTreeSet<(Time, Timer)>,
+}
+
+impl Timers {
+    pub(crate) fn start(&mut self, at: Time, owner: Owner, kind: TimerKind) {
+        self.table.insert((at, Timer { owner, kind }));
+    }
+
+    pub(crate) fn stop(&mut self, at: Time, owner: Owner, kind: TimerKind) {
+        self.table.remove(&(at, Timer { owner, kind }));
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.table.first().map(|(at, _)| *at)
+    }
+
+    /// Takes the first timer that is due out of the table.
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<Timer> {
+        let first = *self.table.first().filter(|(at, _)| *at <= now)?;
+        self.table.remove(&first);
+        Some(first.1)
+    }
+}

@@ -1,0 +1,257 @@
+//! The cache: what is known of every watched resource (C-17 to C-19), whatever server it came from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::authority::AuthorityId;
+use super::dump::ResourceState;
+use super::server::ServerId;
+use super::{ErrorKind, Provenance, ResourceError, WatchId};
+use crate::name::ResourceKey;
+use crate::resource::{Resource, ResourceType};
+
+/// The entries by type and canonical name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Cache {
+    types: BTreeMap<ResourceType, BTreeMap<Arc<str>, Entry>>,
+    /// Entries without a watcher. They stay until no server believes any more that we have them (P-95).
+    orphans: BTreeSet<ResourceKey>,
+}
+
+/// One resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Entry {
+    pub authority: AuthorityId,
+    pub watchers: BTreeSet<WatchId>,
+    pub cached: Cached,
+    /// Counts values, so that a watcher can be told each one once.
+    pub generation: u64,
+    /// A53, with A88 off: the server took it away and nobody was told.
+    pub deletion_ignored: bool,
+}
+
+/// What is known of a resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Cached {
+    /// Nothing yet.
+    Requested,
+    /// The last word of the server is a good value.
+    Valid(Held),
+    /// An older value is in use; the last word of the server is an error.
+    Stale(Held, Arc<ResourceError>),
+    /// There is no value, for this reason.
+    Absent(Arc<ResourceError>),
+}
+
+/// A value in use.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Held {
+    pub resource: Resource,
+    /// As it came; a copy, so that it does not keep the whole response in memory.
+    pub raw: Bytes,
+    pub server: ServerId,
+    pub provenance: Provenance,
+}
+
+// === impl Cache ===
+
+impl Cache {
+    pub(super) fn get(&self, resource_type: ResourceType, name: &str) -> Option<&Entry> {
+        self.types.get(&resource_type)?.get(name)
+    }
+
+    /// The entry with the name it has here, which can be shared.
+    pub(super) fn get_key_value(&self, resource_type: ResourceType, name: &str) -> Option<(&Arc<str>, &Entry)> {
+        self.types.get(&resource_type)?.get_key_value(name)
+    }
+
+    pub(super) fn get_mut(&mut self, resource_type: ResourceType, name: &str) -> Option<&mut Entry> {
+        self.types.get_mut(&resource_type)?.get_mut(name)
+    }
+
+    /// Adds a watcher, with the entry if there is none. Tells whether it is the first of the resource.
+    pub(super) fn add_watcher(&mut self, key: &ResourceKey, authority: AuthorityId, watch: WatchId) -> bool {
+        let names = self.types.entry(key.resource_type).or_default();
+        let entry = names.entry(key.name.clone()).or_insert_with(|| Entry::new(authority));
+        let first = entry.watchers.is_empty();
+        entry.watchers.insert(watch);
+        self.orphans.remove(key);
+        first
+    }
+
+    /// Removes a watcher. If it was the last, tells the authority of the resource.
+    pub(super) fn remove_watcher(&mut self, key: &ResourceKey, watch: WatchId) -> Option<AuthorityId> {
+        let entry = self.get_mut(key.resource_type, &key.name)?;
+        if !entry.watchers.remove(&watch) || !entry.watchers.is_empty() {
+            return None;
+        }
+        let authority = entry.authority;
+        self.orphans.insert(key.clone());
+        Some(authority)
+    }
+
+    /// Drops the entries without a watcher, except those to `keep`.
+    pub(super) fn drop_orphans(&mut self, keep: impl Fn(&ResourceKey) -> bool) -> Vec<(ResourceKey, Entry)> {
+        let Self { types, orphans } = self;
+        let mut dropped = Vec::new();
+        orphans.retain(|key| {
+            if keep(key) {
+                return true;
+            }
+            if let Some(names) = types.get_mut(&key.resource_type) {
+                dropped.extend(names.remove(&key.name).map(|entry| (key.clone(), entry)));
+            }
+            false
+        });
+        dropped
+    }
+
+    /// The watched resources of all types, in order.
+    pub(super) fn watched(&self) -> impl Iterator<Item = (ResourceKey, &Entry)> {
+        self.types.iter().flat_map(|(&resource_type, names)| {
+            names
+                .iter()
+                .filter(|(_, entry)| !entry.watchers.is_empty())
+                .map(move |(name, entry)| (ResourceKey { resource_type, name: name.clone() }, entry))
+        })
+    }
+
+    /// The entries of one type, in order of their names.
+    pub(super) fn of_type(&self, resource_type: ResourceType) -> impl Iterator<Item = (&Arc<str>, &Entry)> {
+        self.types.get(&resource_type).into_iter().flatten()
+    }
+
+    /// The same, to be changed.
+    pub(super) fn of_type_mut(&mut self, resource_type: ResourceType) -> impl Iterator<Item = (&Arc<str>, &mut Entry)> {
+        self.types.get_mut(&resource_type).into_iter().flatten()
+    }
+
+    /// Watchers of every resource of an authority.
+    pub(super) fn watchers_of(&self, authority: AuthorityId) -> impl Iterator<Item = WatchId> {
+        let entries = self.types.values().flat_map(BTreeMap::values);
+        entries.filter(move |entry| entry.authority == authority).flat_map(|entry| entry.watchers.iter().copied())
+    }
+
+    /// Whether a watcher of the authority waits for a resource that is not cached (C-40).
+    pub(super) fn any_uncached(&self, authority: AuthorityId) -> bool {
+        let mut entries = self.types.values().flat_map(BTreeMap::values);
+        entries.any(|entry| entry.authority == authority && !entry.watchers.is_empty() && entry.cached.is_uncached())
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.types.values().map(BTreeMap::len).sum()
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn new(authority: AuthorityId) -> Self {
+        Self { authority, watchers: BTreeSet::new(), cached: Cached::Requested, generation: 0, deletion_ignored: false }
+    }
+
+    /// A good value came.
+    pub(super) fn accept(&mut self, new: Held) {
+        self.deletion_ignored = false;
+        let before = match std::mem::replace(&mut self.cached, Cached::Requested) {
+            Cached::Valid(held) | Cached::Stale(held, _) if held.resource == new.resource => Some(held.resource),
+            _ => None,
+        };
+        // Equal in meaning: the old value stays, so that whoever shares it goes on sharing it (C-86).
+        if before.is_none() {
+            self.generation += 1;
+        }
+        self.cached = Cached::Valid(Held { resource: before.unwrap_or(new.resource), ..new });
+    }
+
+    /// The value in use came once more, with the same bytes from the same server.
+    pub(super) fn confirm(&mut self, provenance: Provenance) {
+        self.deletion_ignored = false;
+        self.cached = match std::mem::replace(&mut self.cached, Cached::Requested) {
+            Cached::Valid(held) | Cached::Stale(held, _) => Cached::Valid(Held { provenance, ..held }),
+            without_value => without_value,
+        };
+    }
+
+    /// Something is wrong. A value in use stays unless `drop_data` (C-22). An error that is the same as the
+    /// one before keeps its time: "since when".
+    pub(super) fn fail(&mut self, error: ResourceError, drop_data: bool) {
+        let (held, before) = match std::mem::replace(&mut self.cached, Cached::Requested) {
+            Cached::Requested => (None, None),
+            Cached::Valid(held) => (Some(held), None),
+            Cached::Stale(held, error) => (Some(held), Some(error)),
+            Cached::Absent(error) => (None, Some(error)),
+        };
+        let error = match before {
+            Some(before) if before.kind == error.kind && before.server == error.server => before,
+            _ => Arc::new(error),
+        };
+        self.cached = match held {
+            Some(held) if !drop_data => Cached::Stale(held, error),
+            _ => Cached::Absent(error),
+        };
+    }
+}
+
+// === impl Cached ===
+
+impl Cached {
+    pub(super) fn held(&self) -> Option<&Held> {
+        match self {
+            Self::Valid(held) | Self::Stale(held, _) => Some(held),
+            Self::Requested | Self::Absent(_) => None,
+        }
+    }
+
+    pub(super) fn error(&self) -> Option<&Arc<ResourceError>> {
+        match self {
+            Self::Stale(_, error) | Self::Absent(error) => Some(error),
+            Self::Requested | Self::Valid(_) => None,
+        }
+    }
+
+    /// Whether there is no usable data and it is not known that there is none (A71 as `design.md` reads it).
+    pub(super) fn is_uncached(&self) -> bool {
+        match self {
+            Self::Requested => true,
+            Self::Valid(_) | Self::Stale(..) => false,
+            Self::Absent(error) => {
+                self::state(&error.kind) != ResourceState::DoesNotExist && !says_not_found(&error.kind)
+            }
+        }
+    }
+
+    /// The state that CSDS shows (C-18).
+    pub(super) fn state(&self) -> ResourceState {
+        match self {
+            Self::Requested => ResourceState::Requested,
+            Self::Valid(_) => ResourceState::Acked,
+            Self::Stale(_, error) | Self::Absent(error) => state(&error.kind),
+        }
+    }
+}
+
+/// The state of an entry whose last word is this error.
+fn state(kind: &ErrorKind) -> ResourceState {
+    match kind {
+        ErrorKind::Rejected { .. } => ResourceState::Nacked,
+        ErrorKind::DoesNotExist { .. } | ErrorKind::Deleted => ResourceState::DoesNotExist,
+        ErrorKind::FromServer { .. } => ResourceState::ReceivedError,
+        ErrorKind::TimedOut { .. } => ResourceState::TimedOut,
+        // Not kept in entries: they are facts about names and servers.
+        ErrorKind::InvalidName(_) | ErrorKind::UnknownAuthority(_) | ErrorKind::Unreachable(_) => {
+            ResourceState::Requested
+        }
+    }
+}
+
+/// Whether the server itself said that there is no such resource.
+fn says_not_found(kind: &ErrorKind) -> bool {
+    matches!(kind, ErrorKind::FromServer { code: NOT_FOUND, .. })
+}
+
+/// gRPC status code.
+pub(super) const NOT_FOUND: u16 = 5;

@@ -1,0 +1,109 @@
+//! What the client shows of itself: to CSDS, channelz and metrics.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::server::{Link, Server};
+use super::{Provenance, ResourceError, XdsClient};
+use crate::bootstrap::ServerConfig;
+use crate::name::ResourceKey;
+
+/// What is known of one watched resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ResourceStatus {
+    /// Which one.
+    pub resource: ResourceKey,
+    /// Where it stands.
+    pub state: ResourceState,
+    /// The value in use, as it came and whence it came.
+    pub value: Option<RawValue>,
+    /// What is wrong, if the last word of the server was an error.
+    pub error: Option<Arc<ResourceError>>,
+}
+
+/// The bytes of a resource in use.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RawValue {
+    /// The encoded message, unknown fields included.
+    pub bytes: Bytes,
+    /// The server, version and time.
+    pub provenance: Provenance,
+}
+
+/// The states of A88, as in `envoy.admin.v3.ClientResourceStatus` (C-18).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ResourceState {
+    /// Subscribed, nothing came yet.
+    Requested,
+    /// It was not sent in time, or it was deleted.
+    DoesNotExist,
+    /// The last update was valid.
+    Acked,
+    /// The last update was rejected.
+    Nacked,
+    /// The server answered with an error.
+    ReceivedError,
+    /// It was not sent in time by a server for which that is a transient error.
+    TimedOut,
+}
+
+/// How a server is doing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ServerStatus {
+    /// Which one.
+    pub server: Arc<ServerConfig>,
+    /// State of the connection to it.
+    pub state: ServerState,
+    /// Why it cannot be reached. Cleared by its next answer, not by a connection (C-31).
+    pub last_error: Option<Arc<str>>,
+}
+
+/// The connectivity states of gRPC that a server can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ServerState {
+    /// Nobody needs it.
+    Idle,
+    /// The first attempt after a good one is under way.
+    Connecting,
+    /// Connected, with a stream on it.
+    Ready,
+    /// The last attempt failed; the next one waits or is under way.
+    TransientFailure,
+}
+
+impl XdsClient {
+    /// Every watched resource, by type and name (C-61).
+    pub fn dump(&self) -> Vec<ResourceStatus> {
+        let status = |(resource, entry): (ResourceKey, &super::cache::Entry)| ResourceStatus {
+            resource,
+            state: entry.cached.state(),
+            value: (entry.cached.held())
+                .map(|held| RawValue { bytes: held.raw.clone(), provenance: held.provenance.clone() }),
+            error: entry.cached.error().cloned(),
+        };
+        self.cache.watched().map(status).collect()
+    }
+
+    /// Every server that was ever needed, in the order in which they were.
+    pub fn server_states(&self) -> Vec<ServerStatus> {
+        let status = |server: &Server| ServerStatus {
+            server: server.config.clone(),
+            state: server.state(),
+            last_error: server.outage.as_ref().map(|outage| outage.cause.clone()),
+        };
+        self.servers.iter().map(status).collect()
+    }
+}
+
+impl Server {
+    fn state(&self) -> ServerState {
+        match (&self.link, &self.outage) {
+            (Link::Idle, None) => ServerState::Idle,
+            (Link::Opening(_) | Link::Paused(_), None) => ServerState::Connecting,
+            (Link::Unanswered(_) | Link::Answered(_), _) => ServerState::Ready,
+            // As gRPC's pick_first does, it stays in this state until a connection is READY (A62).
+            (Link::Idle | Link::Opening(_) | Link::Paused(_), Some(_)) => ServerState::TransientFailure,
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! A response: read first, then taken in, in one step.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::cache::{Cached, Held, NOT_FOUND};
+use super::server::ServerId;
+use super::stream::Answer;
+use super::wire::{self, DiscoveryResponse, Named, WRAPPER, Wrapper};
+use super::{Action, ErrorKind, Provenance, Report, ResourceError, XdsClient};
+use crate::Time;
+use crate::invalid::Invalid;
+use crate::name::ResourceKey;
+use crate::resource::{ParseContext, Resource, ResourceType, decode};
+
+/// What a response says, before it changes anything.
+#[derive(Default)]
+struct Reading {
+    /// By canonical name.
+    outcomes: BTreeMap<Arc<str>, Outcome>,
+    /// What is wrong, for the NACK.
+    faults: Vec<String>,
+    /// Faults beyond those.
+    more_faults: usize,
+    /// An entry had no name that can be read, so nobody knows what is missing from the response.
+    nameless: bool,
+}
+
+/// What a response says about one resource.
+enum Outcome {
+    /// The value in use, byte for byte, from the same server.
+    Unchanged,
+    /// A value.
+    Value(Resource, Bytes),
+    /// A good value that nobody watches (P-41).
+    Unasked,
+    /// A value that cannot be used.
+    Invalid(Invalid),
+    /// An error instead of a value (TP3).
+    Error { code: u16, message: String },
+}
+
+impl XdsClient {
+    /// Takes in a message. What is not a response to something asked on this stream is ignored, and the stream goes
+    /// on (P-36).
+    pub(super) fn on_message(&mut self, now: Time, server: ServerId, message: Bytes) {
+        let config = &self.servers[server.0].config;
+        let response = match DiscoveryResponse::decode(message) {
+            Ok(response) => response,
+            Err(error) => {
+                let report = Report::Ignored(config.clone(), format!("not a DiscoveryResponse: {error}"));
+                return self.report(report);
+            }
+        };
+        let asked = |t: &ResourceType| self.servers[server.0].link.stream().is_some_and(|s| s.asked(*t));
+        match ResourceType::from_type_url(&response.type_url).filter(asked) {
+            Some(resource_type) => self.on_response(now, server, resource_type, response),
+            None => {
+                let what = format!("a response of type {:?}, which was not asked for", response.type_url);
+                let report = Report::Ignored(config.clone(), what);
+                self.report(report);
+            }
+        }
+    }
+
+    fn on_response(&mut self, now: Time, server: ServerId, resource_type: ResourceType, response: DiscoveryResponse) {
+        let reading = self.read(server, resource_type, &response);
+        self.server_answered(server);
+        if reading.is_valid() {
+            self.recover(server);
+            self.forget_above(server, resource_type);
+        }
+        let config = self.servers[server.0].config.clone();
+        let version: Arc<str> = response.version_info.into();
+        let error = reading.nack();
+        self.report(match &error {
+            None => Report::Acked(config.clone(), resource_type, version.clone(), response.resources.len()),
+            Some(error) => Report::Nacked(config.clone(), resource_type, version.clone(), error.clone()),
+        });
+        let provenance = Provenance { server: config, version: version.clone(), at: now };
+        if resource_type.full_state() && !reading.nameless {
+            self.delete_missing(server, resource_type, &provenance, &reading.outcomes);
+        }
+        for (name, outcome) in reading.outcomes {
+            self.take_in(server, ResourceKey { resource_type, name }, &provenance, outcome);
+        }
+        // A response that is rejected, even in part, does not advance the version (P-39 as design.md decides it).
+        let from = &mut self.servers[server.0];
+        if error.is_none() {
+            from.set_version(resource_type, version);
+        }
+        let answer = Answer { nonce: response.nonce.into(), version: from.version(resource_type), error };
+        if let Some(stream) = from.link.stream_mut() {
+            stream.owe(resource_type, answer);
+        }
+    }
+
+    /// Takes in what a response says about one resource, if the server is in charge of it (C-51).
+    fn take_in(&mut self, server: ServerId, key: ResourceKey, provenance: &Provenance, outcome: Outcome) {
+        let from = &mut self.servers[server.0];
+        if let Some(stream) = from.link.stream_mut() {
+            stream.seen(key.resource_type, &key.name, &mut self.timers);
+        }
+        let Some(entry) = self.cache.get_mut(key.resource_type, &key.name) else { return };
+        if self.authorities[entry.authority.0].active() != Some(server) {
+            return;
+        }
+        let was_ignored = entry.deletion_ignored;
+        let fail_on_data_errors = self.bootstrap.guards.data_error_handling && from.config.features.fail_on_data_errors;
+        let error = |kind| ResourceError {
+            resource: key.clone(),
+            server: Some(from.uri.clone()),
+            node_id: self.node_id.clone(),
+            kind,
+            at: provenance.at,
+        };
+        match outcome {
+            Outcome::Unasked => return,
+            Outcome::Unchanged => {
+                let was_valid = matches!(entry.cached, Cached::Valid(_));
+                entry.confirm(provenance.clone());
+                if was_valid && !was_ignored {
+                    return; // Nothing to tell: a resend costs no more than this.
+                }
+            }
+            Outcome::Value(resource, raw) => {
+                entry.accept(Held { resource, raw, server, provenance: provenance.clone() });
+            }
+            Outcome::Invalid(invalid) => {
+                let kind = ErrorKind::Rejected { version: provenance.version.clone(), invalid };
+                entry.fail(error(kind), fail_on_data_errors);
+            }
+            Outcome::Error { code, message } => {
+                // P-60: other codes are transient errors and never drop data.
+                let drop_data = fail_on_data_errors && matches!(code, NOT_FOUND | PERMISSION_DENIED);
+                entry.fail(error(ErrorKind::FromServer { code, message }), drop_data);
+            }
+        }
+        self.news.extend(&entry.watchers);
+        if was_ignored && !entry.deletion_ignored {
+            let report = Report::DeletionOver(from.config.clone(), key);
+            self.report(report);
+        }
+    }
+
+    /// Resources that the server had sent and that are not in its full state any more (P-49 to P-51).
+    fn delete_missing(
+        &mut self,
+        server: ServerId,
+        resource_type: ResourceType,
+        provenance: &Provenance,
+        present: &BTreeMap<Arc<str>, Outcome>,
+    ) {
+        let from = &self.servers[server.0];
+        let features = from.config.features;
+        let data_error_handling = self.bootstrap.guards.data_error_handling;
+        for (name, entry) in self.cache.of_type_mut(resource_type) {
+            let Some(held) = entry.cached.held() else { continue }; // P-50: the timer decides.
+            if self.authorities[entry.authority.0].active() != Some(server) || present.contains_key(name) {
+                continue;
+            }
+            let key = ResourceKey { resource_type, name: name.clone() };
+            // Data of another server: this one was perhaps not asked for it yet (C-52, P-50).
+            if held.server != server && !from.link.stream().is_some_and(|stream| stream.requested(&key)) {
+                continue;
+            }
+            // P-61: an error of the server is remembered until it says something new.
+            if entry.cached.error().is_some_and(|error| matches!(error.kind, ErrorKind::FromServer { .. })) {
+                continue;
+            }
+            // A53, the rule before A88 (C-28).
+            if !data_error_handling && features.ignore_resource_deletion {
+                if !std::mem::replace(&mut entry.deletion_ignored, true) {
+                    self.outputs.push_back(Action::Report(Report::DeletionIgnored(from.config.clone(), key)));
+                }
+                continue;
+            }
+            let error = ResourceError {
+                resource: key,
+                server: Some(from.uri.clone()),
+                node_id: self.node_id.clone(),
+                kind: ErrorKind::Deleted,
+                at: provenance.at,
+            };
+            entry.fail(error, !data_error_handling || features.fail_on_data_errors);
+            self.news.extend(&entry.watchers);
+        }
+    }
+
+    /// Reads a response without changing anything.
+    fn read(&self, server: ServerId, resource_type: ResourceType, response: &DiscoveryResponse) -> Reading {
+        let mut reading = Reading::default();
+        for (index, any) in response.resources.iter().enumerate() {
+            let (name, outcome) = self.read_resource(server, resource_type, any);
+            reading.add(resource_type, name, outcome, || format!("resources[{index}]"));
+        }
+        if self.bootstrap.guards.data_error_handling {
+            for (index, error) in response.resource_errors.iter().enumerate() {
+                let (name, outcome) = self.read_error(resource_type, error);
+                reading.add(resource_type, name, outcome, || format!("resource_errors[{index}]"));
+            }
+        }
+        reading
+    }
+
+    /// Reads one entry of `resources` (P-37). The name may be known even if the rest is bad.
+    fn read_resource(
+        &self,
+        server: ServerId,
+        resource_type: ResourceType,
+        any: &wire::Any,
+    ) -> (Option<Arc<str>>, Outcome) {
+        let wrapper; // Outlives the borrow of its content.
+        let (mut name, mut any) = (None, any);
+        if message_name(&any.type_url) == WRAPPER {
+            wrapper = match Wrapper::decode(any.value.clone()) {
+                Ok(wrapper) => wrapper,
+                Err(error) => return (None, invalid("", format!("cannot be decoded as a Resource wrapper: {error}"))),
+            };
+            name = Some(wrapper.name).filter(|name| !name.is_empty()); // P-65
+            match &wrapper.resource {
+                Some(inner) => any = inner,
+                None => return (self.canonical(resource_type, name).ok().flatten(), invalid("resource", "is missing")),
+            }
+        }
+        if message_name(&any.type_url) != resource_type.message_name() {
+            let message = format!("is {:?}: expected {:?}", any.type_url, resource_type.type_url());
+            return (self.canonical(resource_type, name).ok().flatten(), invalid("type_url", message));
+        }
+        if name.is_none() && resource_type != ResourceType::EndpointCollection {
+            name = Named::decode(any.value.clone()).ok().map(|named| named.name);
+        }
+        if let Some(known) = name.as_deref().and_then(|name| self.unchanged(server, resource_type, name, &any.value)) {
+            return (Some(known), Outcome::Unchanged);
+        }
+        let name = match self.canonical(resource_type, name) {
+            Ok(name) => name,
+            Err(fault) => return (None, fault),
+        };
+        let cx = ParseContext { bootstrap: &self.bootstrap, server: &self.servers[server.0].config };
+        let outcome = match (decode(resource_type, &any.value, cx).result, &name) {
+            (Err(faults), _) => Outcome::Invalid(faults),
+            (Ok(_), None) => invalid("", "has no name: expected a Resource wrapper that names it"),
+            (Ok(resource), Some(name)) if self.cache.get(resource_type, name).is_some() => {
+                // A copy: a slice would keep the whole response in memory for as long as one resource of it.
+                Outcome::Value(resource, Bytes::copy_from_slice(&any.value))
+            }
+            (Ok(_), Some(_)) => Outcome::Unasked,
+        };
+        (name, outcome)
+    }
+
+    /// Reads one entry of `resource_errors` (P-59, P-62).
+    fn read_error(&self, resource_type: ResourceType, error: &wire::ResourceError) -> (Option<Arc<str>>, Outcome) {
+        let name = error.resource_name.as_ref().map(|named| named.name.clone()).filter(|name| !name.is_empty());
+        let name = match self.canonical(resource_type, name) {
+            Ok(Some(name)) => name,
+            Ok(None) => return (None, invalid("resource_name", "is missing")),
+            Err(fault) => return (None, fault),
+        };
+        let outcome = match &error.error_detail {
+            Some(status) if status.code != 0 => {
+                Outcome::Error { code: u16::try_from(status.code).unwrap_or(UNKNOWN), message: status.message.clone() }
+            }
+            _ => invalid("error_detail", "is missing or OK: expected an error"),
+        };
+        (Some(name), outcome)
+    }
+
+    /// The name under which we have these very bytes from this server, so that they need not be parsed.
+    fn unchanged(&self, server: ServerId, resource_type: ResourceType, name: &str, bytes: &Bytes) -> Option<Arc<str>> {
+        let (name, entry) = self.cache.get_key_value(resource_type, name)?;
+        let held = entry.cached.held()?;
+        (held.server == server && held.raw == bytes).then(|| name.clone())
+    }
+
+    /// The canonical form of a name on the wire (P-84).
+    fn canonical(&self, resource_type: ResourceType, name: Option<String>) -> Result<Option<Arc<str>>, Outcome> {
+        let Some(name) = name else { return Ok(None) };
+        match ResourceKey::parse(resource_type, &name, self.bootstrap.guards.federation) {
+            Ok((key, _)) => Ok(Some(key.name)),
+            Err(error) => Err(invalid("name", format!("{name:?}: {error}"))),
+        }
+    }
+}
+
+impl Reading {
+    fn add(
+        &mut self,
+        resource_type: ResourceType,
+        name: Option<Arc<str>>,
+        outcome: Outcome,
+        place: impl FnOnce() -> String,
+    ) {
+        let Some(name) = name else {
+            self.nameless = true;
+            if let Outcome::Invalid(invalid) = outcome {
+                self.fault(|| format!("{}: {invalid}", place()));
+            }
+            return;
+        };
+        if let Outcome::Invalid(invalid) = &outcome {
+            self.fault(|| format!("{resource_type} {name:?}: {invalid}"));
+        }
+        match self.outcomes.entry(name) {
+            btree_map::Entry::Vacant(vacant) => {
+                vacant.insert(outcome);
+            }
+            // P-42. Nobody can say which one is meant, so neither is used.
+            btree_map::Entry::Occupied(mut occupied) => {
+                let fault = format!("{resource_type} {:?}: is in the response more than once", occupied.key());
+                occupied.insert(invalid("", "is in the response more than once"));
+                self.fault(|| fault);
+            }
+        }
+    }
+
+    fn fault(&mut self, text: impl FnOnce() -> String) {
+        if self.faults.len() < MAX_NACK_FAULTS {
+            self.faults.push(text());
+        } else {
+            self.more_faults += 1;
+        }
+    }
+
+    /// Whether the response shows a server that works: it is good as a whole, or something in it is of use. One
+    /// that is bad throughout must not make us leave a fallback server that serves well.
+    fn is_valid(&self) -> bool {
+        let of_use = |outcome: &Outcome| matches!(outcome, Outcome::Unchanged | Outcome::Value(..));
+        self.faults.is_empty() || self.outcomes.values().any(of_use)
+    }
+
+    /// The text of the NACK, if the response must be rejected.
+    fn nack(&self) -> Option<String> {
+        if self.faults.is_empty() {
+            return None;
+        }
+        let mut text = self.faults.join("; ");
+        if text.len() > MAX_NACK_TEXT {
+            let end = (0..=MAX_NACK_TEXT).rev().find(|&end| text.is_char_boundary(end)).unwrap_or_default();
+            text.truncate(end);
+            text.push_str("...");
+        }
+        if self.more_faults > 0 {
+            let _ = write!(text, "; and {} more faulty resources", self.more_faults);
+        }
+        Some(text)
+    }
+}
+
+fn invalid(path: &str, message: impl Into<String>) -> Outcome {
+    Outcome::Invalid(Invalid::one(path, message))
+}
+
+/// A type URL without everything up to its last slash (P-5).
+fn message_name(type_url: &str) -> &str {
+    type_url.rsplit('/').next().unwrap_or(type_url)
+}
+
+/// How many faulty resources a NACK names.
+const MAX_NACK_FAULTS: usize = 32;
+
+/// How long a NACK may be, in bytes, before it is cut off.
+const MAX_NACK_TEXT: usize = 16 * 1024;
+
+/// gRPC status codes.
+const UNKNOWN: u16 = 2;
+const PERMISSION_DENIED: u16 = 7;

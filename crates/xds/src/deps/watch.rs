@@ -1,0 +1,204 @@
+//! What is known of the watched resources, and who needs them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use super::Action;
+use crate::bootstrap::ServerConfig;
+use crate::client::{ResourceError, Update};
+use crate::name::{AuthorityKey, ResourceKey};
+use crate::resource::{Cluster, EndpointCollection, Endpoints, Listener, Resource, ResourceType, RouteConfig};
+
+/// What is known of one watched resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Watched<T> {
+    /// Whose it is.
+    pub(super) authority: AuthorityKey,
+    /// The value, or why there is none.
+    pub(super) state: State<T>,
+    /// What is wrong although the value stays in use (A88).
+    pub(super) ambient: Option<Arc<ResourceError>>,
+}
+
+/// The value of a resource, or why there is none.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum State<T> {
+    /// Nothing heard yet.
+    Waiting,
+    /// The value and the server that stands behind it.
+    Valid(Arc<T>, Arc<ServerConfig>),
+    /// It cannot be had.
+    Failed(Arc<ResourceError>),
+}
+
+/// The watched resources of one type, each with the clusters that need it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Table<T> {
+    entries: BTreeMap<Arc<str>, Entry<T>>,
+    /// Names that may have lost their last user. Their watches end in [`Table::sweep`], after new ones began (P-96).
+    orphans: BTreeSet<Arc<str>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Entry<T> {
+    watched: Watched<T>,
+    users: BTreeSet<Arc<str>>,
+}
+
+/// A name as caches and requests know it, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Name {
+    pub(super) canonical: Arc<str>,
+    pub(super) authority: AuthorityKey,
+}
+
+/// The resource types that the manager watches.
+pub(super) trait Kind: Eq + Sized {
+    /// Which one.
+    const TYPE: ResourceType;
+
+    /// The value, if the resource is of this type.
+    fn from_resource(resource: Resource) -> Option<Arc<Self>>;
+}
+
+// === impl Watched ===
+
+impl<T: Kind> Watched<T> {
+    pub(super) fn new(authority: AuthorityKey) -> Self {
+        Self { authority, state: State::Waiting, ambient: None }
+    }
+
+    /// Takes in news. Says whether anything is different now.
+    pub(super) fn hear(&mut self, update: Update) -> bool {
+        let before = (self.ambient.clone(), self.server().cloned());
+        match update {
+            Update::Changed(resource, provenance) => {
+                let Some(value) = T::from_resource(resource) else { return false };
+                self.ambient = None;
+                let equal = self.value().filter(|held| **held == value).cloned();
+                let is_new = equal.is_none();
+                self.state = State::Valid(equal.unwrap_or(value), provenance.server);
+                if is_new {
+                    return true;
+                }
+            }
+            Update::Confirmed(provenance) => {
+                // Without a value there is nothing to confirm.
+                let State::Valid(_, server) = &mut self.state else { return false };
+                *server = provenance.server;
+                self.ambient = None;
+            }
+            Update::Failed(error) => {
+                self.ambient = None;
+                let failed = State::Failed(error);
+                let is_new = self.state != failed;
+                self.state = failed;
+                return is_new;
+            }
+            Update::Ambient(error) => self.ambient = error,
+        }
+        before != (self.ambient.clone(), self.server().cloned())
+    }
+
+    /// The value in use.
+    pub(super) fn value(&self) -> Option<&Arc<T>> {
+        match &self.state {
+            State::Valid(value, _) => Some(value),
+            State::Waiting | State::Failed(_) => None,
+        }
+    }
+
+    /// Authority and server behind the value.
+    pub(super) fn source(&self) -> Option<(AuthorityKey, Arc<ServerConfig>)> {
+        self.server().map(|server| (self.authority.clone(), server.clone()))
+    }
+
+    fn server(&self) -> Option<&Arc<ServerConfig>> {
+        match &self.state {
+            State::Valid(_, server) => Some(server),
+            State::Waiting | State::Failed(_) => None,
+        }
+    }
+}
+
+// === impl Table ===
+
+impl<T: Kind> Table<T> {
+    pub(super) fn new() -> Self {
+        Self { entries: BTreeMap::new(), orphans: BTreeSet::new() }
+    }
+
+    /// `user` needs the resource. Watches it if it is the first.
+    pub(super) fn acquire(&mut self, name: &Name, user: &Arc<str>, out: &mut VecDeque<Action>) {
+        let entry = self.entries.entry(name.canonical.clone()).or_insert_with(|| {
+            out.push_back(Action::Watch(key::<T>(&name.canonical)));
+            Entry { watched: Watched::new(name.authority.clone()), users: BTreeSet::new() }
+        });
+        entry.users.insert(user.clone());
+    }
+
+    /// `user` does not need the resource any more.
+    pub(super) fn release(&mut self, canonical: &Arc<str>, user: &str) {
+        if let Some(entry) = self.entries.get_mut(canonical) {
+            entry.users.remove(user);
+            if entry.users.is_empty() {
+                self.orphans.insert(canonical.clone());
+            }
+        }
+    }
+
+    /// Ends the watches that nobody needs.
+    pub(super) fn sweep(&mut self, out: &mut VecDeque<Action>) {
+        for name in std::mem::take(&mut self.orphans) {
+            if self.entries.get(&name).is_some_and(|entry| entry.users.is_empty()) {
+                self.entries.remove(&name);
+                out.push_back(Action::Unwatch(key::<T>(&name)));
+            }
+        }
+    }
+
+    /// Takes in news. Answers with those who must look again; nobody for a name that is not watched.
+    pub(super) fn hear(&mut self, canonical: &str, update: Update) -> Option<&BTreeSet<Arc<str>>> {
+        let entry = self.entries.get_mut(canonical)?;
+        entry.watched.hear(update).then_some(&entry.users)
+    }
+
+    pub(super) fn get(&self, canonical: &str) -> Option<&Watched<T>> {
+        self.entries.get(canonical).map(|entry| &entry.watched)
+    }
+}
+
+/// The key of a resource in actions.
+pub(super) fn key<T: Kind>(canonical: &Arc<str>) -> ResourceKey {
+    ResourceKey { resource_type: T::TYPE, name: canonical.clone() }
+}
+
+// === impl Name ===
+
+impl Name {
+    /// Reads a name that a resource uses. One that cannot be read is watched as it is: the client
+    /// answers with the reason (C-8).
+    pub(super) fn new<T: Kind>(name: &str, federation: bool) -> Self {
+        match ResourceKey::parse(T::TYPE, name, federation) {
+            Ok((key, authority)) => Self { canonical: key.name, authority },
+            Err(_) => Self { canonical: name.into(), authority: AuthorityKey::TopLevel },
+        }
+    }
+}
+
+macro_rules! kinds {
+    ($($name:ident),*) => {
+        $(impl Kind for $name {
+            const TYPE: ResourceType = ResourceType::$name;
+
+            fn from_resource(resource: Resource) -> Option<Arc<Self>> {
+                match resource {
+                    Resource::$name(value) => Some(value),
+                    _ => None,
+                }
+            }
+        })*
+    };
+}
+
+kinds!(Listener, RouteConfig, Cluster, Endpoints, EndpointCollection);

@@ -1,0 +1,220 @@
+//! HTTP filters and their overrides (A39).
+//!
+//! A filter is one file with a `FilterType`, one line in `REGISTRY`, and a variant of
+//! [`FilterConfig`] (and of [`FilterOverride`], if it has overrides).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use envoy_types::pb::envoy::config::route::v3 as pb_route;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3 as pb;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_filter::ConfigType;
+use envoy_types::pb::google::protobuf::Any;
+
+use super::extension::Extension;
+use super::fields::excerpt;
+use crate::invalid::Faults;
+
+mod router;
+#[cfg(test)]
+mod tests;
+
+/// One entry of a filter chain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HttpFilter {
+    /// Instance name, unique in the chain.
+    pub name: String,
+    /// What it does.
+    pub config: FilterConfig,
+}
+
+/// The filters we know. The last filter of a chain is always [`FilterConfig::Router`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FilterConfig {
+    /// `envoy.extensions.filters.http.router.v3.Router`: sends the request.
+    Router,
+}
+
+/// Overrides by filter instance name, on a virtual host, route or weighted cluster.
+pub type FilterOverrides = BTreeMap<String, FilterOverride>;
+
+/// A replacement for the config of one filter. No filter that we know has one yet, so this type has no value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FilterOverride {}
+
+/// Which end of a connection a filter chain is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// A channel.
+    Client,
+    /// An xDS-enabled server.
+    Server,
+}
+
+/// What the parsers know of a kind of filter.
+struct FilterType {
+    /// Message type of its config.
+    config_type: &'static str,
+    /// Whether it can be in the chain of a client.
+    on_client: bool,
+    /// Whether it can be in the chain of a server.
+    on_server: bool,
+    /// Whether it answers the request, so that nothing can come after it.
+    terminal: bool,
+    /// Checks its config.
+    parse: fn(&Extension<'_>, &mut Faults) -> Option<FilterConfig>,
+    /// Message type of its overrides, and how they are checked.
+    overrides: Option<(&'static str, OverrideParser)>,
+}
+
+type OverrideParser = fn(&Extension<'_>, &mut Faults) -> Option<FilterOverride>;
+
+/// Every filter we know.
+static REGISTRY: &[&FilterType] = &[&router::ROUTER];
+
+/// Checks `http_filters`; `faults` is at that field.
+pub(crate) fn chain(pb: &[pb::HttpFilter], side: Side, faults: &mut Faults) -> Vec<HttpFilter> {
+    chain_of(REGISTRY, pb, side, faults)
+}
+
+/// Checks `typed_per_filter_config` of a virtual host, route or weighted cluster; `faults` is at that field.
+pub(crate) fn overrides<'a>(
+    pb: impl IntoIterator<Item = (&'a String, &'a Any)>,
+    faults: &mut Faults,
+) -> FilterOverrides {
+    overrides_of(REGISTRY, pb, faults)
+}
+
+fn chain_of(registry: &[&FilterType], pb: &[pb::HttpFilter], side: Side, faults: &mut Faults) -> Vec<HttpFilter> {
+    let faults_before = faults.count();
+    let mut names = BTreeSet::new();
+    let mut chain = Vec::new();
+    let mut last_is_terminal = false;
+    for (i, pb) in pb.iter().enumerate() {
+        faults.index(i, |f| {
+            if pb.name.is_empty() {
+                f.field("name", |f| f.add("must not be empty"));
+            } else if !names.insert(pb.name.as_str()) {
+                f.field("name", |f| f.add(format!("{} is in the chain twice", excerpt(&pb.name))));
+            }
+            let Some((filter_type, config)) = filter(registry, pb, side, f) else { return };
+            if last_is_terminal {
+                f.add("comes after a terminal filter: that one must be the last");
+            }
+            last_is_terminal = filter_type.terminal;
+            chain.push(HttpFilter { name: pb.name.clone(), config });
+        });
+    }
+    // A filter that has faults may well have been the last one, so the shape is judged without them only.
+    if faults.count() == faults_before {
+        if chain.is_empty() {
+            faults.add("must hold at least one filter that we support");
+        } else if !last_is_terminal {
+            faults.add("the last filter must be a terminal one, such as the router");
+        }
+    }
+    chain
+}
+
+/// One filter of a chain; `None` if it has faults or is left out.
+fn filter<'r>(
+    registry: &[&'r FilterType],
+    pb: &pb::HttpFilter,
+    side: Side,
+    faults: &mut Faults,
+) -> Option<(&'r FilterType, FilterConfig)> {
+    let Some(ConfigType::TypedConfig(any)) = &pb.config_type else {
+        faults.field("typed_config", |f| f.add("must be set"));
+        return None;
+    };
+    let config = faults.field("typed_config", |f| {
+        let extension = Extension::parse(any, f)?;
+        let type_name = extension.type_name();
+        let known = registry.iter().find(|t| t.config_type == type_name);
+        let usable = known.filter(|t| match side {
+            Side::Client => t.on_client,
+            Side::Server => t.on_server,
+        });
+        let for_overrides = |t: &&FilterType| t.overrides.is_some_and(|(override_type, _)| override_type == type_name);
+        match usable {
+            Some(filter_type) => Some((*filter_type, (filter_type.parse)(&extension, f)?)),
+            None if known.is_none() && registry.iter().any(for_overrides) => {
+                f.add(format!("{type_name} is for overrides only"));
+                None
+            }
+            None if pb.is_optional => None,
+            None => {
+                f.add(format!("filter type {} is not supported", excerpt(type_name)));
+                None
+            }
+        }
+    })?;
+    // without its last filter a chain cannot answer.
+    if pb.disabled && config.0.terminal {
+        faults.field("disabled", |f| f.add("a terminal filter cannot be disabled"));
+        return None;
+    }
+    Some(config)
+}
+
+fn overrides_of<'a>(
+    registry: &[&FilterType],
+    pb: impl IntoIterator<Item = (&'a String, &'a Any)>,
+    faults: &mut Faults,
+) -> FilterOverrides {
+    // The map of the message has a random order; faults must not.
+    let sorted: BTreeMap<&String, &Any> = pb.into_iter().collect();
+    let mut overrides = FilterOverrides::new();
+    for (name, any) in sorted {
+        faults.key(&excerpt(name), |f| {
+            if name.is_empty() {
+                f.add("the name of a filter must not be empty");
+            }
+            if let Some(config) = filter_override(registry, any, f) {
+                overrides.insert(name.clone(), config);
+            }
+        });
+    }
+    overrides
+}
+
+/// One override; `None` if it has faults or no effect.
+fn filter_override(registry: &[&FilterType], any: &Any, faults: &mut Faults) -> Option<FilterOverride> {
+    let extension = Extension::parse(any, faults)?;
+    if extension.type_name() != "envoy.config.route.v3.FilterConfig" {
+        return typed_override(registry, &extension, false, faults);
+    }
+    let wrapper = extension.message::<pb_route::FilterConfig>(faults)?;
+    match &wrapper.config {
+        Some(any) => faults.field("config", |f| {
+            let extension = Extension::parse(any, f)?;
+            typed_override(registry, &extension, wrapper.is_optional, f)
+        }),
+        // Of the filters that we know none can be switched off.
+        None if wrapper.disabled => None,
+        None => {
+            faults.field("config", |f| f.add("must be set unless the filter is disabled"));
+            None
+        }
+    }
+}
+
+fn typed_override(
+    registry: &[&FilterType],
+    extension: &Extension<'_>,
+    is_optional: bool,
+    faults: &mut Faults,
+) -> Option<FilterOverride> {
+    let type_name = extension.type_name();
+    let mut parsers = registry.iter().filter_map(|t| t.overrides);
+    if let Some((_, parse)) = parsers.find(|(override_type, _)| *override_type == type_name) {
+        return parse(extension, faults);
+    }
+    if registry.iter().any(|t| t.config_type == type_name) {
+        faults.add(format!("{type_name} cannot be overridden"));
+    } else if !is_optional {
+        faults.add(format!("filter override type {} is not supported", excerpt(type_name)));
+    }
+    None
+}

@@ -1,0 +1,240 @@
+//! Tests of filter chains and overrides, with the real registry and with one that has more to it.
+
+use envoy_types::pb::envoy::extensions::filters::http::fault::v3::HttpFault;
+use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
+use envoy_types::util::pack_any;
+use prost::Message;
+
+use super::super::extension::TypedStruct;
+use super::super::route::fixture::{any, paths};
+use super::*;
+use crate::invalid::Invalid;
+
+// === chains ===
+
+#[test]
+fn a_chain_of_the_router_alone_is_accepted() {
+    // R-23: its fields are ignored.
+    let config = Router { suppress_envoy_headers: true, ..Default::default() };
+    for side in [Side::Client, Side::Server] {
+        let chain = parse(REGISTRY, side, &[filter("r", pack_any(config.clone()))]).unwrap();
+        assert_eq!(chain, [HttpFilter { name: "r".to_owned(), config: FilterConfig::Router }]);
+    }
+}
+
+#[test]
+fn a_chain_needs_a_filter() {
+    // R-19
+    assert_eq!(paths(parse(REGISTRY, Side::Client, &[])), ["http_filters"]);
+    let unknown = optional(filter("a", any("example.Unknown")));
+    assert_eq!(paths(parse(REGISTRY, Side::Client, &[unknown])), ["http_filters"]);
+}
+
+#[test]
+fn filter_names_must_be_unique_and_not_empty() {
+    // R-20
+    let chain = [filter("", any(PASSING_TYPE)), filter("a", any(PASSING_TYPE)), filter("a", any(ROUTER_TYPE))];
+    assert_eq!(paths(parse(MORE, Side::Client, &chain)), ["http_filters[0].name", "http_filters[2].name"]);
+    // The name of a filter that is left out counts as well.
+    let chain = [optional(filter("a", any("example.Unknown"))), filter("a", any(ROUTER_TYPE))];
+    assert_eq!(paths(parse(REGISTRY, Side::Client, &chain)), ["http_filters[1].name"]);
+}
+
+#[test]
+fn a_filter_needs_a_typed_config() {
+    // R-21
+    let unset = pb::HttpFilter { name: "a".to_owned(), is_optional: true, ..Default::default() };
+    let discovered =
+        pb::HttpFilter { config_type: Some(ConfigType::ConfigDiscovery(Default::default())), ..unset.clone() };
+    for bad in [unset, discovered] {
+        assert_eq!(paths(parse(REGISTRY, Side::Client, &[bad, router()])), ["http_filters[0].typed_config"]);
+    }
+    let malformed = optional(filter("a", Any { type_url: "no-slash".to_owned(), value: Vec::new() }));
+    assert_eq!(paths(parse(REGISTRY, Side::Client, &[malformed, router()])), ["http_filters[0].typed_config.type_url"]);
+}
+
+#[test]
+fn unknown_filters_are_refused_unless_optional() {
+    // R-21; R-26 to R-30 are filters that we do not have yet.
+    let unknown = [
+        any("example.Unknown"),
+        pack_any(HttpFault::default()),
+        any("envoy.extensions.filters.http.rbac.v3.RBAC"),
+        any("envoy.extensions.filters.http.stateful_session.v3.StatefulSession"),
+        any("envoy.extensions.filters.http.gcp_authn.v3.GcpAuthnFilterConfig"),
+        any("envoy.extensions.common.matching.v3.ExtensionWithMatcher"),
+        typed_struct("example.Unknown"),
+    ];
+    for config in unknown {
+        let chain = [filter("a", config.clone()), router()];
+        assert_eq!(paths(parse(REGISTRY, Side::Client, &chain)), ["http_filters[0].typed_config"]);
+        let chain = [optional(filter("a", config)), router()];
+        assert_eq!(parse(REGISTRY, Side::Client, &chain).unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn filters_of_the_other_side_are_unknown() {
+    // R-21
+    let passing = filter("a", any(PASSING_TYPE));
+    assert_eq!(parse(MORE, Side::Client, &[passing.clone(), router()]).unwrap().len(), 2);
+    assert_eq!(paths(parse(MORE, Side::Server, &[passing.clone(), router()])), ["http_filters[0].typed_config"]);
+    assert_eq!(parse(MORE, Side::Server, &[optional(passing), router()]).unwrap().len(), 1);
+}
+
+#[test]
+fn a_known_filter_must_be_valid_even_if_optional() {
+    // R-22, R-6
+    let undecodable = Any { value: vec![0xff], ..any(ROUTER_TYPE) };
+    for (config, path) in [
+        (undecodable, "http_filters[0].typed_config.value"),
+        (typed_struct(ROUTER_TYPE), "http_filters[0].typed_config"),
+    ] {
+        assert_eq!(paths(parse(REGISTRY, Side::Client, &[optional(filter("r", config))])), [path]);
+    }
+}
+
+#[test]
+fn an_override_is_no_filter() {
+    // R-22
+    let chain = [optional(filter("a", any(OVERRIDE_TYPE))), router()];
+    assert_eq!(paths(parse(MORE, Side::Client, &chain)), ["http_filters[0].typed_config"]);
+}
+
+#[test]
+fn exactly_the_last_filter_is_terminal() {
+    // R-23
+    let passing = filter("a", any(PASSING_TYPE));
+    assert_eq!(paths(parse(MORE, Side::Client, &[router(), passing.clone()])), ["http_filters[1]"]);
+    assert_eq!(paths(parse(MORE, Side::Client, &[filter("q", any(ROUTER_TYPE)), router()])), ["http_filters[1]"]);
+    assert_eq!(paths(parse(MORE, Side::Client, &[passing])), ["http_filters"]);
+    // What is left out does not count.
+    let unknown = optional(filter("u", any("example.Unknown")));
+    assert_eq!(parse(REGISTRY, Side::Client, &[router(), unknown]).unwrap().len(), 1);
+}
+
+#[test]
+fn the_router_cannot_be_disabled() {
+    // R-24
+    let disabled = pb::HttpFilter { disabled: true, ..router() };
+    assert_eq!(paths(parse(REGISTRY, Side::Client, &[disabled])), ["http_filters[0].disabled"]);
+}
+
+// === overrides ===
+
+#[test]
+fn unknown_overrides_are_refused_unless_optional() {
+    // R-39
+    let unknown = any("example.Unknown");
+    let path = r#"typed_per_filter_config["a"]"#;
+    assert_eq!(paths(parse_overrides(REGISTRY, &[("a", unknown.clone())])), [path]);
+    assert_eq!(paths(parse_overrides(REGISTRY, &[("a", typed_struct("example.Unknown"))])), [path]);
+    let wrapped = wrap(Some(unknown.clone()), false, false);
+    assert_eq!(paths(parse_overrides(REGISTRY, &[("a", wrapped)])), [format!("{path}.config")]);
+    let wrapped = wrap(Some(unknown), true, false);
+    assert!(parse_overrides(REGISTRY, &[("a", wrapped)]).unwrap().is_empty());
+}
+
+#[test]
+fn a_filter_without_overrides_cannot_be_overridden() {
+    // R-39: also if the override is optional.
+    let path = r#"typed_per_filter_config["a"]"#;
+    assert_eq!(paths(parse_overrides(REGISTRY, &[("a", any(ROUTER_TYPE))])), [path]);
+    let wrapped = wrap(Some(any(ROUTER_TYPE)), true, false);
+    assert_eq!(paths(parse_overrides(REGISTRY, &[("a", wrapped)])), [format!("{path}.config")]);
+}
+
+#[test]
+fn known_overrides_are_checked_even_if_optional() {
+    // R-39
+    let wrapped = wrap(Some(any(OVERRIDE_TYPE)), true, false);
+    assert_eq!(
+        paths(parse_overrides(MORE, &[("b", any(OVERRIDE_TYPE)), ("a", wrapped)])),
+        [r#"typed_per_filter_config["a"].config.field"#, r#"typed_per_filter_config["b"].field"#],
+        "sorted by name"
+    );
+}
+
+#[test]
+fn a_wrapper_needs_a_config_or_disables_its_filter() {
+    // R-39, R-24
+    let path = r#"typed_per_filter_config["a"]"#;
+    assert_eq!(paths(parse_overrides(REGISTRY, &[("a", wrap(None, true, false))])), [format!("{path}.config")]);
+    assert!(parse_overrides(REGISTRY, &[("a", wrap(None, false, true))]).unwrap().is_empty());
+    let undecodable = Any { value: vec![0xff], ..any("envoy.config.route.v3.FilterConfig") };
+    assert_eq!(paths(parse_overrides(REGISTRY, &[("a", undecodable)])), [format!("{path}.value")]);
+    // A wrapper in a wrapper is one type too many.
+    let twice = wrap(Some(wrap(None, false, true)), false, false);
+    assert_eq!(paths(parse_overrides(REGISTRY, &[("a", twice)])), [format!("{path}.config")]);
+}
+
+#[test]
+fn the_name_of_an_overridden_filter_must_not_be_empty() {
+    // R-39
+    let path = r#"typed_per_filter_config[""]"#;
+    assert_eq!(paths(parse_overrides(REGISTRY, &[("", wrap(None, false, true))])), [path]);
+}
+
+#[test]
+fn a_long_name_does_not_make_a_long_fault() {
+    // R-2
+    let name = "n".repeat(1 << 20);
+    let invalid = parse_overrides(REGISTRY, &[(&name, any("example.Unknown"))]).unwrap_err();
+    assert!(invalid.to_string().len() < 1000);
+}
+
+// === helpers ===
+
+const ROUTER_TYPE: &str = "envoy.extensions.filters.http.router.v3.Router";
+const PASSING_TYPE: &str = "example.Passing";
+const OVERRIDE_TYPE: &str = "example.PassingPerRoute";
+
+/// The real filters, and one for clients that passes RPCs on and has overrides, all of them bad.
+static MORE: &[&FilterType] = &[&router::ROUTER, &PASSING];
+
+static PASSING: FilterType = FilterType {
+    config_type: PASSING_TYPE,
+    on_client: true,
+    on_server: false,
+    terminal: false,
+    parse: |_, _| Some(FilterConfig::Router),
+    overrides: Some((OVERRIDE_TYPE, |_, faults| {
+        faults.field("field", |f| f.add("bad"));
+        None
+    })),
+};
+
+fn parse(registry: &[&FilterType], side: Side, pb: &[pb::HttpFilter]) -> Result<Vec<HttpFilter>, Invalid> {
+    let mut faults = Faults::new();
+    let chain = faults.field("http_filters", |f| chain_of(registry, pb, side, f));
+    faults.finish(chain)
+}
+
+fn parse_overrides(registry: &[&FilterType], pb: &[(&str, Any)]) -> Result<FilterOverrides, Invalid> {
+    let pb: Vec<(String, Any)> = pb.iter().map(|(name, any)| ((*name).to_owned(), any.clone())).collect();
+    let mut faults = Faults::new();
+    let pb = pb.iter().map(|(name, any)| (name, any));
+    let overrides = faults.field("typed_per_filter_config", |f| overrides_of(registry, pb, f));
+    faults.finish(overrides)
+}
+
+fn filter(name: &str, config: Any) -> pb::HttpFilter {
+    pb::HttpFilter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)), ..Default::default() }
+}
+
+fn router() -> pb::HttpFilter {
+    filter("router", pack_any(Router::default()))
+}
+
+fn optional(filter: pb::HttpFilter) -> pb::HttpFilter {
+    pb::HttpFilter { is_optional: true, ..filter }
+}
+
+fn typed_struct(message: &str) -> Any {
+    let inner = TypedStruct { type_url: format!("type.googleapis.com/{message}") };
+    Any { value: inner.encode_to_vec(), ..any("xds.type.v3.TypedStruct") }
+}
+
+fn wrap(config: Option<Any>, is_optional: bool, disabled: bool) -> Any {
+    pack_any(pb_route::FilterConfig { config, is_optional, disabled })
+}

@@ -1,0 +1,152 @@
+//! Which connections a filter chain is for, and whether two chains claim the same ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use envoy_types::pb::envoy::config::core::v3::CidrRange;
+use envoy_types::pb::envoy::config::listener::v3 as pb;
+use envoy_types::pb::envoy::config::listener::v3::filter_chain_match::ConnectionSourceType;
+
+use super::super::fields::excerpt;
+use crate::invalid::Faults;
+
+/// The normalized matches of the chains so far, each with the index of its chain.
+#[derive(Debug, Default)]
+pub(super) struct TakenMatches {
+    chains: BTreeMap<Match, usize>,
+    texts: Texts,
+}
+
+/// One combination out of a FilterChainMatch. Absent is a value of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Match {
+    destination_port: Option<u32>,
+    prefix: Option<Cidr>,
+    server_name: Option<TextId>,
+    transport_protocol: TextId,
+    application_protocol: Option<TextId>,
+    source_type: i32,
+    source_prefix: Option<Cidr>,
+    source_port: Option<u32>,
+}
+
+/// An address range: the network with its host bits cleared, and its length.
+type Cidr = (IpAddr, u8);
+
+impl TakenMatches {
+    /// Adds every combination of the match of chain `index`; `faults` is at the match.
+    pub(super) fn add(&mut self, index: usize, pb: &pb::FilterChainMatch, faults: &mut Faults) {
+        let faults_before = faults.count();
+        let prefixes = faults.field("prefix_ranges", |f| cidrs(&pb.prefix_ranges, f));
+        let source_prefixes = faults.field("source_prefix_ranges", |f| cidrs(&pb.source_prefix_ranges, f));
+        if ConnectionSourceType::try_from(pb.source_type).is_err() {
+            faults.field("source_type", |f| f.add(format!("unknown value {}", pb.source_type)));
+        }
+        if faults.count() > faults_before {
+            return;
+        }
+        let source_ports = values(pb.source_ports.iter().copied());
+        let server_names = values(pb.server_names.iter().map(|name| self.texts.id(&name.to_ascii_lowercase())));
+        let application_protocols = values(pb.application_protocols.iter().map(|name| self.texts.id(name)));
+
+        let sizes = [
+            prefixes.len(),
+            source_prefixes.len(),
+            source_ports.len(),
+            server_names.len(),
+            application_protocols.len(),
+        ];
+        let combinations = sizes.into_iter().fold(1, usize::saturating_mul);
+        if self.chains.len().saturating_add(combinations) > MAX_MATCHES {
+            faults.add(format!("too many combinations: a listener may have {MAX_MATCHES}"));
+            return;
+        }
+        let mut matches = vec![Match {
+            destination_port: pb.destination_port.map(|port| port.value),
+            prefix: None,
+            server_name: None,
+            transport_protocol: self.texts.id(&pb.transport_protocol),
+            application_protocol: None,
+            source_type: pb.source_type,
+            source_prefix: None,
+            source_port: None,
+        }];
+        expand(&mut matches, &prefixes, |m, prefix| m.prefix = prefix);
+        expand(&mut matches, &server_names, |m, name| m.server_name = name);
+        expand(&mut matches, &application_protocols, |m, name| m.application_protocol = name);
+        expand(&mut matches, &source_prefixes, |m, prefix| m.source_prefix = prefix);
+        expand(&mut matches, &source_ports, |m, port| m.source_port = port);
+        let earlier = matches.into_iter().filter_map(|m| self.chains.insert(m, index)).min();
+        if let Some(earlier) = earlier {
+            faults.add(format!("matches the same connections as filter_chains[{earlier}]"));
+        }
+    }
+}
+
+/// Puts each of `values` into a copy of each match.
+fn expand<T: Copy>(matches: &mut Vec<Match>, values: &[T], set: impl Fn(&mut Match, T)) {
+    *matches = matches
+        .iter()
+        .flat_map(|m| {
+            values.iter().map(|value| {
+                let mut copy = *m;
+                set(&mut copy, *value);
+                copy
+            })
+        })
+        .collect();
+}
+
+/// The different values of a field; an empty field has the one value `None`.
+fn values<T: Ord>(field: impl Iterator<Item = T>) -> Vec<Option<T>> {
+    let different = field.collect::<BTreeSet<T>>();
+    if different.is_empty() { vec![None] } else { different.into_iter().map(Some).collect() }
+}
+
+/// Checks address ranges; `faults` is at the field.
+fn cidrs(pb: &[CidrRange], faults: &mut Faults) -> Vec<Option<Cidr>> {
+    let ranges: Vec<_> = pb.iter().enumerate().map(|(i, pb)| faults.index(i, |f| cidr(pb, f))).collect();
+    values(ranges.into_iter().flatten())
+}
+
+fn cidr(pb: &CidrRange, faults: &mut Faults) -> Option<Cidr> {
+    let Ok(address) = pb.address_prefix.parse::<IpAddr>() else {
+        let found = excerpt(&pb.address_prefix);
+        faults.field("address_prefix", |f| f.add(format!("{found} is not an IPv4 or IPv6 address")));
+        return None;
+    };
+    let len = pb.prefix_len.map_or(0, |len| len.value);
+    Some(match address {
+        IpAddr::V4(address) => {
+            let len = len.min(32);
+            let mask = u32::MAX.checked_shl(32 - len).unwrap_or(0);
+            (IpAddr::V4((address.to_bits() & mask).into()), len as u8)
+        }
+        IpAddr::V6(address) => {
+            let len = len.min(128);
+            let mask = u128::MAX.checked_shl(128 - len).unwrap_or(0);
+            (IpAddr::V6((address.to_bits() & mask).into()), len as u8)
+        }
+    })
+}
+
+/// Numbers for texts, so that matches are small whatever a listener writes into its names.
+#[derive(Debug, Default)]
+struct Texts {
+    ids: BTreeMap<String, TextId>,
+}
+
+type TextId = usize;
+
+impl Texts {
+    fn id(&mut self, text: &str) -> TextId {
+        let next = self.ids.len();
+        match self.ids.get(text) {
+            Some(id) => *id,
+            None => *self.ids.entry(text.to_owned()).or_insert(next),
+        }
+    }
+}
+
+/// How many combinations the chains of a listener may have: lists of a hundred ports, names and ranges multiply.
+const MAX_MATCHES: usize = 16_384;
