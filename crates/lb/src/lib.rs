@@ -25,5 +25,5 @@ mod tree;
 
 pub use breaker::{Counter, InFlight};
 pub use channel::{Action, ChannelCore, Input};
-pub use snapshot::{Chosen, Decision, Failure, Rpc, SendTo, Snapshot};
+pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot};
 pub use tree::{Connectivity, Context, Host, Subchannel, SubchannelId, SubchannelSpec, Tree};

@@ -8,6 +8,7 @@ use mainstay_xds::Choose;
 use mainstay_xds::resource::endpoint::DropCategory;
 
 use crate::breaker::{Counter, InFlight};
+use crate::snapshot::Outlook;
 use crate::tree::Subchannel;
 
 /// What becomes of RPCs at some point of the tree. Texts are whole sentences only at the top.
@@ -102,6 +103,18 @@ impl<S: Subchannel> Picker<S> {
         match self {
             Self::Wait(text) | Self::Fail(text) => Some(text),
             _ => None,
+        }
+    }
+
+    pub(crate) fn outlook(&self) -> Outlook {
+        match self {
+            Self::Wait(_) => Outlook::Wait,
+            Self::Fail(_) => Outlook::Fail,
+            Self::One(_) | Self::InTurn(_) => Outlook::Send,
+            Self::Weighted(weighted) => {
+                weighted.entries.iter().map(|(_, picker)| picker.outlook()).max().unwrap_or(Outlook::Fail)
+            }
+            Self::Cluster(cluster) => cluster.child.outlook(),
         }
     }
 

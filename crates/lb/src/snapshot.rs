@@ -92,6 +92,17 @@ pub struct SendTo<'a, S: Subchannel> {
     pub in_flight: Option<InFlight>,
 }
 
+/// What RPCs can expect of a snapshot, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outlook {
+    /// All fail.
+    Fail,
+    /// All fail or wait.
+    Wait,
+    /// Some cluster takes them.
+    Send,
+}
+
 /// Why an RPC cannot be sent. Codes: see L-200.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Failure {
@@ -105,6 +116,18 @@ impl<S: Subchannel> Snapshot<S> {
     /// A snapshot without configuration: RPCs wait.
     pub fn empty() -> Self {
         Self { content: Content::Nothing }
+    }
+
+    /// What RPCs can expect: the best of what the clusters offer, as gRPC shows the state of a channel.
+    pub fn outlook(&self) -> Outlook {
+        match &self.content {
+            Content::Nothing => Outlook::Wait,
+            Content::Broken(_) => Outlook::Fail,
+            Content::Works(works) => {
+                let others = works.others.iter().map(|(_, picker)| picker);
+                works.pickers.iter().chain(others).map(|picker| picker.outlook()).max().unwrap_or(Outlook::Fail)
+            }
+        }
     }
 
     /// Matches the route and picks.

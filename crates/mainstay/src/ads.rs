@@ -18,7 +18,7 @@ use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::Input;
 use mainstay_xds::bootstrap::ServerUri;
 use mainstay_xds::bootstrap::{CallCreds, ChannelCreds, ServerConfig};
-use mainstay_xds::client::{CloseCause, Event, StreamId};
+use mainstay_xds::client::{CloseCause, Event, ServerState, ServerStatus, StreamId};
 use tokio::sync::{OnceCell, mpsc, watch};
 use tonic::body::Body;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -29,6 +29,7 @@ use crate::credentials;
 use crate::dns::ResolveHost;
 use crate::failure::describe;
 use crate::http2::{self, Address, KeepAlive};
+use crate::ledger::Ledger;
 use crate::task::Task;
 
 /// The streams of one channel.
@@ -37,6 +38,8 @@ pub(crate) struct AdsStreams {
     limits: AdsLimits,
     events: mpsc::Sender<Input>,
     streams: BTreeMap<StreamId, OpenStream>,
+    /// The books of each server since it was last idle; a stream is a call (I-24).
+    ledgers: HashMap<Arc<ServerConfig>, Arc<Ledger>>,
 }
 
 /// Bounds on what an xDS server may do to us.
@@ -70,12 +73,14 @@ struct Established {
 
 impl AdsStreams {
     pub(crate) fn new(dns: Arc<dyn ResolveHost>, limits: AdsLimits, events: mpsc::Sender<Input>) -> Self {
-        Self { dns, limits, events, streams: BTreeMap::new() }
+        Self { dns, limits, events, streams: BTreeMap::new(), ledgers: HashMap::new() }
     }
 
     pub(crate) fn open(&mut self, id: StreamId, server: Arc<ServerConfig>, connect_timeout: Duration) {
         let (requests, queue) = mpsc::unbounded_channel();
-        let stream = StreamTask { id, server, dns: self.dns.clone(), limits: self.limits, events: self.events.clone() };
+        let ledger = self.ledgers.entry(server.clone()).or_insert_with(|| Ledger::new(None)).clone();
+        let (dns, events) = (self.dns.clone(), self.events.clone());
+        let stream = StreamTask { id, server, dns, limits: self.limits, events, ledger };
         let task = Task::spawn(async move {
             let cause = stream.run(connect_timeout, queue).await;
             // The driver may be gone: then nobody needs to know.
@@ -94,6 +99,25 @@ impl AdsStreams {
     pub(crate) fn close(&mut self, id: StreamId) {
         self.streams.remove(&id);
     }
+
+    /// Enters what happened into the books of a server.
+    pub(crate) fn note(&self, server: &Arc<ServerConfig>, warning: bool, text: String) {
+        if let Some(ledger) = self.ledgers.get(server) {
+            ledger.note(warning, text);
+        }
+    }
+
+    /// Closes the books of the servers that nobody needs any more.
+    pub(crate) fn forget_idle(&mut self, servers: &[ServerStatus]) {
+        let in_use = |wanted: &Arc<ServerConfig>| {
+            servers.iter().any(|server| server.server == *wanted && server.state != ServerState::Idle)
+        };
+        self.ledgers.retain(|server, _| in_use(server));
+    }
+
+    pub(crate) fn ledgers(&self) -> HashMap<Arc<ServerConfig>, Arc<Ledger>> {
+        self.ledgers.clone()
+    }
 }
 
 /// One stream, from the first address to the last byte.
@@ -103,6 +127,7 @@ struct StreamTask {
     dns: Arc<dyn ResolveHost>,
     limits: AdsLimits,
     events: mpsc::Sender<Input>,
+    ledger: Arc<Ledger>,
 }
 
 impl StreamTask {
@@ -128,6 +153,20 @@ impl StreamTask {
 
     /// Opens the stream and passes messages until it ends. Returns why.
     async fn exchange(
+        &self,
+        established: &Established,
+        bearer: Option<MetadataValue<tonic::metadata::Ascii>>,
+        queue: mpsc::UnboundedReceiver<Bytes>,
+    ) -> CloseCause {
+        let call = self.ledger.begin();
+        let cause = self.pass_messages(established, bearer, queue).await;
+        if let CloseCause::Ended { code: 0, .. } = cause {
+            call.succeed();
+        }
+        cause
+    }
+
+    async fn pass_messages(
         &self,
         established: &Established,
         bearer: Option<MetadataValue<tonic::metadata::Ascii>>,
@@ -190,7 +229,7 @@ impl StreamTask {
             .map_err(|error| format!("{}: cannot be an :authority: {error}", self.uri()))?;
         let scheme = if tls.is_some() { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP };
         let keep_alive = Some(self.limits.keep_alive);
-        let http2::Established { sender, driver } =
+        let http2::Established { sender, driver, .. } =
             race(&addresses, |address| http2::connect(address, tls.as_ref(), keep_alive)).await?;
         let (lose, lost) = watch::channel(None);
         let driver = Task::spawn(async move {

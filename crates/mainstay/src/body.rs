@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use mainstay_lb::InFlight;
@@ -12,6 +13,7 @@ use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
 use crate::failure;
+use crate::ledger;
 
 /// What comes back from an endpoint. Ends with DEADLINE_EXCEEDED when the RPC's time is up.
 #[derive(Debug)]
@@ -19,25 +21,48 @@ pub struct ResponseBody {
     incoming: Option<Incoming>,
     address: SocketAddr,
     deadline: Option<Pin<Box<Sleep>>>,
-    /// Counts the RPC as in flight until the body has ended or is dropped.
-    in_flight: Option<InFlight>,
+    /// Let go when the body has ended or is dropped.
+    held: Option<Held>,
+}
+
+/// What an RPC holds until it has ended: its place in the circuit breaker and its entries in the books.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) _in_flight: Option<InFlight>,
+    pub(crate) on_channel: ledger::Call,
+    pub(crate) on_connection: ledger::Call,
 }
 
 impl ResponseBody {
-    pub(crate) fn new(
-        incoming: Incoming,
+    /// Puts `response` under the deadline of its RPC.
+    pub(crate) fn of(
+        response: http::Response<Incoming>,
         address: SocketAddr,
         deadline: Option<Instant>,
-        in_flight: Option<InFlight>,
-    ) -> Self {
+        held: Held,
+    ) -> http::Response<Self> {
         let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        Self { incoming: Some(incoming), address, deadline, in_flight }
+        let (head, incoming) = response.into_parts();
+        let mut body = Self { incoming: Some(incoming), address, deadline, held: Some(held) };
+        // A response without messages may have its status in the headers.
+        body.read_status(&head.headers);
+        http::Response::from_parts(head, body)
+    }
+
+    /// The status is the last word: with OK the RPC has succeeded, without it it has not.
+    fn read_status(&mut self, headers: &HeaderMap) {
+        if headers.get("grpc-status").is_some_and(|status| status == "0")
+            && let Some(held) = self.held.take()
+        {
+            held.on_channel.succeed();
+            held.on_connection.succeed();
+        }
     }
 
     fn end(&mut self) {
         self.incoming = None;
         self.deadline = None;
-        self.in_flight = None;
+        self.held = None;
     }
 }
 
@@ -48,7 +73,12 @@ impl Body for ResponseBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
         match Pin::new(incoming).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(frame))),
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    self.read_status(trailers);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
             Poll::Ready(Some(Err(error))) => {
                 self.end();
                 Poll::Ready(Some(Err(failure::transport(error, self.address))))

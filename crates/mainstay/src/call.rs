@@ -7,18 +7,19 @@ use std::time::Duration;
 use http::header::{HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery};
 use hyper::body::Incoming;
-use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{Chosen, Decision, Failure, InFlight, Rpc};
 use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use crate::body::ResponseBody;
+use crate::body::{Held, ResponseBody};
 use crate::channel::WaitForReady;
 use crate::deadline::{self, GRPC_TIMEOUT};
 use crate::failure;
 use crate::hub::Hub;
+use crate::ledger;
 use crate::random::Random;
+use crate::subchannel::Connection;
 
 /// Carries one RPC to the headers of its response; the body does the rest.
 pub(crate) async fn run(
@@ -32,14 +33,16 @@ pub(crate) async fn run(
         wait_for_ready: request.extensions().get::<WaitForReady>().map_or(wait_for_ready, |wait| wait.0),
         hub: &hub,
     };
+    let on_channel = hub.shared.ledger.begin();
     // A request that never left comes back and is decided anew, for instance after a GOAWAY.
     loop {
         let rpc = Rpc { path: request.uri().path(), headers: request.headers() };
         let way = call.choose(rpc).await?;
         let (address, deadline) = (way.address, way.deadline);
         match call.send(way, request).await? {
-            Sent::Answered(response, in_flight) => {
-                return Ok(response.map(|incoming| ResponseBody::new(incoming, address, deadline, in_flight)));
+            Sent::Answered(response, in_flight, on_connection) => {
+                let held = Held { _in_flight: in_flight, on_channel, on_connection };
+                return Ok(ResponseBody::of(response, address, deadline, held));
             }
             Sent::Returned(unsent) => request = *unsent,
         }
@@ -56,7 +59,7 @@ struct Call<'a> {
 
 /// Where an RPC goes, taken out of the snapshot.
 struct Way {
-    sender: SendRequest<Body>,
+    connection: Arc<Connection>,
     authority: Option<Authority>,
     deadline: Option<Instant>,
     in_flight: Option<InFlight>,
@@ -65,7 +68,7 @@ struct Way {
 }
 
 enum Sent {
-    Answered(http::Response<Incoming>, Option<InFlight>),
+    Answered(http::Response<Incoming>, Option<InFlight>, ledger::Call),
     /// The connection was closed before the request left.
     Returned(Box<http::Request<Body>>),
 }
@@ -106,7 +109,7 @@ impl Call<'_> {
         let snapshot = self.hub.shared.snapshot.load();
         match snapshot.decide_again(rpc, chosen, &mut Random) {
             Decision::Send(to) => {
-                let Some(sender) = to.subchannel.sender() else {
+                let Some(connection) = to.subchannel.connection() else {
                     // It went away this very moment; the next snapshot knows.
                     return Ok(Step::Wait(Failure::unavailable(format!(
                         "connection to {} was lost",
@@ -114,7 +117,7 @@ impl Call<'_> {
                     ))));
                 };
                 Ok(Step::Go(Way {
-                    sender,
+                    connection,
                     authority: to.authority.and_then(|authority| Authority::try_from(authority).ok()),
                     deadline: self.deadline(to.limit),
                     cluster: to.cluster.to_owned(),
@@ -129,10 +132,11 @@ impl Call<'_> {
     }
 
     async fn send(&self, way: Way, mut request: http::Request<Body>) -> Result<Sent, Status> {
-        let Way { mut sender, authority, deadline, in_flight, cluster, address } = way;
+        let Way { connection, authority, deadline, in_flight, cluster, address } = way;
         self.address(&mut request, authority);
+        let (mut sender, on_connection) = (connection.sender.clone(), connection.ledger.begin());
         let Some(deadline) = deadline else {
-            return sent(sender.try_send_request(request).await, address, in_flight);
+            return sent(sender.try_send_request(request).await, address, in_flight, on_connection);
         };
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -140,7 +144,7 @@ impl Call<'_> {
         }
         request.headers_mut().insert(GRPC_TIMEOUT, deadline::header_value(left));
         match tokio::time::timeout_at(deadline, sender.try_send_request(request)).await {
-            Ok(outcome) => sent(outcome, address, in_flight),
+            Ok(outcome) => sent(outcome, address, in_flight, on_connection),
             Err(_) => Err(self.expired(&format!("while {address} of cluster {cluster:?} had not answered"))),
         }
     }
@@ -175,9 +179,10 @@ fn sent(
     outcome: Result<http::Response<Incoming>, hyper::client::conn::TrySendError<http::Request<Body>>>,
     address: SocketAddr,
     in_flight: Option<InFlight>,
+    on_connection: ledger::Call,
 ) -> Result<Sent, Status> {
     match outcome {
-        Ok(response) => Ok(Sent::Answered(response, in_flight)),
+        Ok(response) => Ok(Sent::Answered(response, in_flight, on_connection)),
         Err(mut error) => match error.take_message() {
             Some(unsent) => Ok(Sent::Returned(Box::new(unsent))),
             None => Err(failure::transport(error.into_error(), address)),

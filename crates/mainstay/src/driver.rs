@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::ads::AdsStreams;
 use crate::hub::{HubStatus, Plan, Query, Shared};
+use crate::ledger;
 use crate::random::Random;
 use crate::subchannel::{Subchannel, Subchannels};
 use crate::task::Task;
@@ -93,6 +94,7 @@ impl Driver {
                 }
                 Action::Report(report) => {
                     log(&self.plan.target.canonical, &report);
+                    self.note(&report);
                     self.shared.events.send(report);
                 }
                 Action::Publish(snapshot) => {
@@ -113,16 +115,40 @@ impl Driver {
         self.lookups.insert(name, lookup);
     }
 
-    fn answer(&self, query: Query) {
+    /// Enters a report into the books that it concerns.
+    fn note(&self, report: &Report) {
+        let (warning, text) = ledger::words(report);
+        match report {
+            Report::Connecting(server)
+            | Report::Connected(server)
+            | Report::Answered(server)
+            | Report::Unreachable(server, ..)
+            | Report::StreamEnded(server, ..)
+            | Report::Acked(server, ..)
+            | Report::Nacked(server, ..)
+            | Report::TimedOut(server, _)
+            | Report::Ignored(server, _)
+            | Report::DeletionIgnored(server, _)
+            | Report::DeletionOver(server, _) => self.streams.note(server, warning, text),
+            // The rest is about the whole channel.
+            _ => self.shared.ledger.note(warning, text),
+        }
+    }
+
+    fn answer(&mut self, query: Query) {
         match query {
             Query::Status(answer) => {
                 let client = self.core.client();
+                let servers = client.server_states();
+                self.streams.forget_idle(&servers);
                 // Whoever asked may have stopped waiting.
                 let _ = answer.send(HubStatus {
                     target: self.plan.target.canonical.clone(),
                     node: client.node(),
                     resources: client.dump(),
-                    servers: client.server_states(),
+                    servers,
+                    server_ledgers: self.streams.ledgers(),
+                    subchannels: self.subchannels.all(),
                     now: self.now(),
                 });
             }

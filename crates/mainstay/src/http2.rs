@@ -42,6 +42,23 @@ pub(crate) struct KeepAlive {
 pub(crate) struct Established {
     pub(crate) sender: http2::SendRequest<Body>,
     pub(crate) driver: Driver,
+    pub(crate) ends: Ends,
+}
+
+/// The two ends of a connection, as channelz shows them.
+#[derive(Clone, Debug)]
+pub(crate) struct Ends {
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) security: Option<Security>,
+}
+
+/// What TLS agreed on.
+#[derive(Clone, Debug)]
+pub(crate) struct Security {
+    /// In the words of IANA.
+    pub(crate) cipher_suite: Option<&'static str>,
+    /// The server's certificate in DER.
+    pub(crate) certificate: Vec<u8>,
 }
 
 /// Moves the bytes of a connection; ends when the connection takes no more requests.
@@ -73,24 +90,36 @@ pub(crate) async fn connect(
     keep_alive: Option<KeepAlive>,
 ) -> Result<Established, ConnectError> {
     let failed = |error| ConnectError::Connect(address.clone(), error);
-    let stream: Box<dyn Stream> = match address {
+    match address {
         Address::Tcp(socket) => {
             let stream = TcpStream::connect(socket).await.map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
-            match tls {
-                None => Box::new(stream),
-                Some(tls) => Box::new(secure(stream, tls, address).await?),
-            }
+            let local = stream.local_addr().ok();
+            secure_and_greet(stream, local, tls, address, keep_alive).await
         }
         Address::Unix(path) => {
             let stream = UnixStream::connect(path).await.map_err(failed)?;
-            match tls {
-                None => Box::new(stream),
-                Some(tls) => Box::new(secure(stream, tls, address).await?),
-            }
+            secure_and_greet(stream, None, tls, address, keep_alive).await
+        }
+    }
+}
+
+async fn secure_and_greet<T: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    stream: T,
+    local: Option<SocketAddr>,
+    tls: Option<&Tls>,
+    address: &Address,
+    keep_alive: Option<KeepAlive>,
+) -> Result<Established, ConnectError> {
+    let (stream, security): (Box<dyn Stream>, _) = match tls {
+        None => (Box::new(stream), None),
+        Some(tls) => {
+            let stream = secure(stream, tls, address).await?;
+            let security = Security::of(stream.get_ref().1);
+            (Box::new(stream), Some(security))
         }
     };
-    handshake(stream, address, keep_alive).await
+    handshake(stream, address, keep_alive, Ends { local, security }).await
 }
 
 async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
@@ -113,6 +142,7 @@ async fn handshake(
     stream: Box<dyn Stream>,
     address: &Address,
     keep_alive: Option<KeepAlive>,
+    ends: Ends,
 ) -> Result<Established, ConnectError> {
     let (greeted, greeting) = oneshot::channel();
     let io = Io(TokioIo::new(Greeting { stream, header: [0; FRAME_HEADER], seen: 0, greeted: Some(greeted) }));
@@ -133,7 +163,7 @@ async fn handshake(
     tokio::select! {
         biased;
         greeting = greeting => match greeting {
-            Ok(true) => Ok(Established { sender, driver }),
+            Ok(true) => Ok(Established { sender, driver, ends }),
             Ok(false) => Err(ConnectError::NotHttp2(address.clone())),
             Err(_) => Err(ConnectError::Silent(address.clone())),
         },
@@ -158,6 +188,18 @@ struct Greeting {
     header: [u8; FRAME_HEADER],
     seen: usize,
     greeted: Option<oneshot::Sender<bool>>,
+}
+
+// === impl Security ===
+
+impl Security {
+    fn of(connection: &rustls::ClientConnection) -> Self {
+        let certificate = connection.peer_certificates().and_then(|chain| chain.first());
+        Self {
+            cipher_suite: connection.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()),
+            certificate: certificate.map(|certificate| certificate.to_vec()).unwrap_or_default(),
+        }
+    }
 }
 
 // === impl Address ===

@@ -1,5 +1,6 @@
 //! What channels to one target share: a driver, its XdsClient and its connections (A71, C-1).
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -8,7 +9,7 @@ use envoy_types::pb::envoy::config::core::v3::Node;
 use http::uri::{Authority, Scheme};
 use mainstay_lb::{ChannelCore, Snapshot};
 use mainstay_xds::Time;
-use mainstay_xds::bootstrap::Bootstrap;
+use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::{ClientSettings, ResourceStatus, ServerStatus};
 use mainstay_xds::deps::DepsSettings;
 use mainstay_xds::name::Target;
@@ -22,6 +23,7 @@ use crate::credentials::Credentials;
 use crate::dns::ResolveHost;
 use crate::driver::{Driver, QUEUE};
 use crate::events::EventSource;
+use crate::ledger::Ledger;
 use crate::subchannel::{ConnectSettings, Subchannel, Subchannels};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
@@ -56,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) published: watch::Sender<u64>,
     /// What the XdsClient reports.
     pub(crate) events: EventSource,
+    /// Counts RPCs and keeps what happened, for channelz.
+    pub(crate) ledger: Arc<Ledger>,
 }
 
 /// A question to the driver.
@@ -70,6 +74,9 @@ pub(crate) struct HubStatus {
     pub(crate) node: Node,
     pub(crate) resources: Vec<ResourceStatus>,
     pub(crate) servers: Vec<ServerStatus>,
+    /// The books of the servers in use.
+    pub(crate) server_ledgers: HashMap<Arc<ServerConfig>, Arc<Ledger>>,
+    pub(crate) subchannels: Vec<Subchannel>,
     pub(crate) now: Time,
 }
 
@@ -120,6 +127,7 @@ impl Hub {
             snapshot: ArcSwap::from_pointee(Snapshot::empty()),
             published: watch::Sender::new(0),
             events: EventSource::new(),
+            ledger: Ledger::new(None),
         });
         let (input_sender, inputs) = mpsc::channel(QUEUE);
         let (queries, asked) = mpsc::unbounded_channel();

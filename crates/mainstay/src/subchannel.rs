@@ -26,7 +26,8 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::body::Body;
 
 use crate::failure::describe;
-use crate::http2::{self, Address, Tls};
+use crate::http2::{self, Address, Ends, Tls};
+use crate::ledger::Ledger;
 use crate::random::Random;
 
 /// A handle of a connection to one address, as snapshots carry it.
@@ -36,10 +37,21 @@ pub(crate) struct Subchannel(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     address: std::net::SocketAddr,
-    /// Set while the connection takes requests.
-    sender: ArcSwapOption<SendRequest<Body>>,
+    /// Set while it takes requests.
+    connection: ArcSwapOption<Connection>,
+    /// As last told to the driver.
+    state: Mutex<Connectivity>,
+    ledger: Arc<Ledger>,
     /// Attempts that failed since the last success.
     failures: AtomicU32,
+}
+
+/// An established connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) sender: SendRequest<Body>,
+    pub(crate) ends: Ends,
+    pub(crate) ledger: Arc<Ledger>,
 }
 
 /// Makes and keeps the subchannels of one channel.
@@ -67,8 +79,18 @@ struct Slot {
 
 impl Subchannel {
     /// The way to send a request, if the connection takes any.
-    pub(crate) fn sender(&self) -> Option<SendRequest<Body>> {
-        self.0.sender.load().as_deref().cloned()
+    pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
+        self.0.connection.load_full()
+    }
+
+    /// Its state, as policies know it.
+    pub(crate) fn state(&self) -> Connectivity {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its books.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.0.ledger
     }
 
     /// Where it leads.
@@ -79,7 +101,7 @@ impl Subchannel {
 
 impl mainstay_lb::Subchannel for Subchannel {
     fn is_ready(&self) -> bool {
-        self.0.sender.load().as_ref().is_some_and(|sender| sender.is_ready())
+        self.0.connection.load().as_ref().is_some_and(|connection| connection.sender.is_ready())
     }
 }
 
@@ -103,6 +125,11 @@ impl Subchannels {
     pub(crate) fn new(tls: Option<Tls>, settings: ConnectSettings, events: mpsc::Sender<Input>) -> Self {
         Self { tls, settings, events, slots: BTreeMap::new() }
     }
+
+    /// Every subchannel that is in use.
+    pub(crate) fn all(&self) -> Vec<Subchannel> {
+        self.slots.values().map(|slot| slot.subchannel.clone()).collect()
+    }
 }
 
 impl Host for Subchannels {
@@ -111,7 +138,9 @@ impl Host for Subchannels {
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Subchannel {
         let subchannel = Subchannel(Arc::new(Inner {
             address: spec.address,
-            sender: ArcSwapOption::empty(),
+            connection: ArcSwapOption::empty(),
+            state: Mutex::new(Connectivity::Idle),
+            ledger: Ledger::new(None),
             failures: AtomicU32::new(0),
         }));
         self.slots.insert(id, Slot { subchannel: subchannel.clone(), released: None });
@@ -215,10 +244,11 @@ impl Attempt {
 
     /// Drives the connection until it takes no more requests, or until it is released and its RPCs are done.
     async fn carry(&self, established: http2::Established, released: oneshot::Receiver<()>) {
-        let http2::Established { sender, driver } = established;
+        let http2::Established { sender, driver, ends } = established;
         let inner = &self.subchannel.0;
         inner.failures.store(0, Ordering::Relaxed);
-        inner.sender.store(Some(Arc::new(sender)));
+        let ledger = Ledger::new(Some(inner.ledger.clone()));
+        inner.connection.store(Some(Arc::new(Connection { sender, ends, ledger })));
         tokio::pin!(driver);
         let alive = async {
             self.tell(Connectivity::Ready).await;
@@ -227,11 +257,11 @@ impl Attempt {
         tokio::select! {
             // How a connection ended does not matter: the next attempt finds out what is wrong.
             _ = &mut driver => {
-                inner.sender.store(None);
+                inner.connection.store(None);
                 self.tell(Connectivity::Idle).await;
             }
             _ = released => {
-                inner.sender.store(None);
+                inner.connection.store(None);
                 let _ = driver.await;
             }
             () = alive => {}
@@ -244,6 +274,12 @@ impl Attempt {
     }
 
     async fn tell(&self, state: Connectivity) {
+        let inner = &self.subchannel.0;
+        match &state {
+            Connectivity::TransientFailure(cause) => inner.ledger.note(true, format!("cannot connect: {cause}")),
+            state => inner.ledger.note(false, format!("{state:?}").to_lowercase()),
+        }
+        *inner.state.lock().unwrap_or_else(PoisonError::into_inner) = state.clone();
         // The driver may be gone: then nobody needs to know.
         let _ = self.events.send(Input::Connectivity(self.id, state)).await;
     }

@@ -1,4 +1,5 @@
 //! Mainstay end to end: real control planes, real backends, real sockets. One binary, so that it links once.
 
 mod channel;
+mod channelz;
 mod common;

@@ -1,14 +1,4 @@
-//! Services that show what the channels of this process do, for any tonic server.
-//!
-//! ```no_run
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! tonic::transport::Server::builder()
-//!     .add_service(mainstay::admin::csds())
-//!     .serve("127.0.0.1:9901".parse()?)
-//!     .await?;
-//! # Ok(())
-//! # }
-//! ```
+//! CSDS: the resources of every channel, and how the xDS servers are doing.
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};

@@ -1,0 +1,259 @@
+//! Channelz: every channel of the process, also those to xDS servers, with state, counters and the last events.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use envoy_types::pb::google::protobuf::Timestamp;
+use mainstay_lb::{Connectivity, Outlook};
+use mainstay_xds::client::ServerState;
+use tonic::{Request, Response, Status};
+
+use crate::admin::channelz_v1 as pb;
+use crate::http2::Security;
+use crate::hub::{Hub, HubStatus};
+use crate::ledger::Ledger;
+use crate::subchannel::{Connection, Subchannel};
+
+use pb::channel_connectivity_state::State;
+use pb::channel_trace_event::Severity;
+use pb::channelz_server::ChannelzServer;
+
+/// gRPC's channelz, version 1. Top channels are the `xds:` channels of this process and their
+/// channels to xDS servers; below the former are subchannels with their connections.
+///
+/// It shows no servers: those are not this crate's.
+pub fn channelz() -> ChannelzServer<Channelz> {
+    ChannelzServer::new(Channelz(()))
+}
+
+/// The service behind [`channelz`].
+#[derive(Debug)]
+pub struct Channelz(());
+
+#[tonic::async_trait]
+impl pb::channelz_server::Channelz for Channelz {
+    async fn get_top_channels(
+        &self,
+        request: Request<pb::GetTopChannelsRequest>,
+    ) -> Result<Response<pb::GetTopChannelsResponse>, Status> {
+        let pb::GetTopChannelsRequest { start_channel_id, max_results } = request.into_inner();
+        let limit = match usize::try_from(max_results) {
+            Ok(0) => PAGE,
+            Ok(limit) => limit,
+            Err(_) => return Err(Status::invalid_argument(format!("max_results {max_results}: expected 0 or more"))),
+        };
+        let mut channel = top_channels().await;
+        channel.retain(|channel| id(channel) >= start_channel_id);
+        let end = channel.len() <= limit;
+        channel.truncate(limit);
+        Ok(Response::new(pb::GetTopChannelsResponse { channel, end }))
+    }
+
+    async fn get_channel(
+        &self,
+        request: Request<pb::GetChannelRequest>,
+    ) -> Result<Response<pb::GetChannelResponse>, Status> {
+        let wanted = request.into_inner().channel_id;
+        let channel = top_channels().await.into_iter().find(|channel| id(channel) == wanted);
+        let channel = Some(channel.ok_or_else(|| unknown("channel", wanted))?);
+        Ok(Response::new(pb::GetChannelResponse { channel }))
+    }
+
+    async fn get_subchannel(
+        &self,
+        request: Request<pb::GetSubchannelRequest>,
+    ) -> Result<Response<pb::GetSubchannelResponse>, Status> {
+        let wanted = request.into_inner().subchannel_id;
+        let found = subchannels().await.into_iter().find(|subchannel| subchannel.ledger().id == wanted);
+        let subchannel = Some(subchannel_view(&found.ok_or_else(|| unknown("subchannel", wanted))?));
+        Ok(Response::new(pb::GetSubchannelResponse { subchannel }))
+    }
+
+    async fn get_socket(
+        &self,
+        request: Request<pb::GetSocketRequest>,
+    ) -> Result<Response<pb::GetSocketResponse>, Status> {
+        let wanted = request.into_inner().socket_id;
+        let connections = subchannels().await;
+        let found = connections
+            .iter()
+            .filter_map(|subchannel| Some((subchannel.address(), subchannel.connection()?)))
+            .find(|(_, connection)| connection.ledger.id == wanted);
+        let (remote, connection) = found.ok_or_else(|| unknown("socket", wanted))?;
+        Ok(Response::new(pb::GetSocketResponse { socket: Some(socket_view(remote, &connection)) }))
+    }
+
+    async fn get_servers(&self, _: Request<pb::GetServersRequest>) -> Result<Response<pb::GetServersResponse>, Status> {
+        Ok(Response::new(pb::GetServersResponse { server: Vec::new(), end: true }))
+    }
+
+    async fn get_server(
+        &self,
+        request: Request<pb::GetServerRequest>,
+    ) -> Result<Response<pb::GetServerResponse>, Status> {
+        Err(unknown("server", request.into_inner().server_id))
+    }
+
+    async fn get_server_sockets(
+        &self,
+        request: Request<pb::GetServerSocketsRequest>,
+    ) -> Result<Response<pb::GetServerSocketsResponse>, Status> {
+        Err(unknown("server", request.into_inner().server_id))
+    }
+}
+
+/// Data channels and channels to xDS servers in use, by ascending id (I-21, I-22).
+async fn top_channels() -> Vec<pb::Channel> {
+    let mut channels = Vec::new();
+    for hub in Hub::all() {
+        if let Some(status) = hub.status().await {
+            channels.push(data_channel(&hub, &status));
+            channels.extend(ads_channels(&status));
+        }
+    }
+    channels.sort_by_key(id);
+    channels
+}
+
+async fn subchannels() -> Vec<Subchannel> {
+    let mut subchannels = Vec::new();
+    for hub in Hub::all() {
+        if let Some(status) = hub.status().await {
+            subchannels.extend(status.subchannels);
+        }
+    }
+    subchannels
+}
+
+fn data_channel(hub: &Hub, status: &HubStatus) -> pb::Channel {
+    let ledger = &hub.shared.ledger;
+    let state = match hub.shared.snapshot.load().outlook() {
+        Outlook::Send => State::Ready,
+        Outlook::Wait => State::Connecting,
+        Outlook::Fail => State::TransientFailure,
+    };
+    pb::Channel {
+        r#ref: Some(pb::ChannelRef { channel_id: ledger.id, name: status.target.to_string() }),
+        data: Some(data(ledger, &status.target, state)),
+        subchannel_ref: status.subchannels.iter().map(subchannel_ref).collect(),
+        ..Default::default()
+    }
+}
+
+fn ads_channels(status: &HubStatus) -> impl Iterator<Item = pb::Channel> {
+    status.servers.iter().filter_map(|server| {
+        let ledger: &Arc<Ledger> = status.server_ledgers.get(&server.server)?;
+        let state = match server.state {
+            ServerState::Idle => return None,
+            ServerState::Connecting => State::Connecting,
+            ServerState::Ready => State::Ready,
+            ServerState::TransientFailure => State::TransientFailure,
+        };
+        let target = &server.server.server_uri;
+        Some(pb::Channel {
+            r#ref: Some(pb::ChannelRef { channel_id: ledger.id, name: format!("xDS server of {}", status.target) }),
+            data: Some(data(ledger, target, state)),
+            ..Default::default()
+        })
+    })
+}
+
+fn subchannel_view(subchannel: &Subchannel) -> pb::Subchannel {
+    let state = match subchannel.state() {
+        Connectivity::Idle => State::Idle,
+        Connectivity::Connecting => State::Connecting,
+        Connectivity::Ready => State::Ready,
+        Connectivity::TransientFailure(_) => State::TransientFailure,
+    };
+    let socket = subchannel.connection().map(|connection| socket_ref(subchannel.address(), &connection));
+    pb::Subchannel {
+        r#ref: Some(subchannel_ref(subchannel)),
+        data: Some(data(subchannel.ledger(), &subchannel.address().to_string(), state)),
+        socket_ref: socket.into_iter().collect(),
+        ..Default::default()
+    }
+}
+
+fn socket_view(remote: SocketAddr, connection: &Connection) -> pb::Socket {
+    let calls = connection.ledger.calls();
+    pb::Socket {
+        r#ref: Some(socket_ref(remote, connection)),
+        data: Some(pb::SocketData {
+            streams_started: calls.started,
+            streams_succeeded: calls.succeeded,
+            streams_failed: calls.failed,
+            last_local_stream_created_timestamp: calls.last_started.map(timestamp),
+        }),
+        local: connection.ends.local.map(address),
+        remote: Some(address(remote)),
+        security: connection.ends.security.as_ref().map(security),
+        remote_name: String::new(),
+    }
+}
+
+fn data(ledger: &Ledger, target: &str, state: State) -> pb::ChannelData {
+    let (calls, trace) = (ledger.calls(), ledger.trace());
+    let events = trace.events.into_iter().map(|event| pb::ChannelTraceEvent {
+        description: event.text,
+        severity: if event.warning { Severity::CtWarning } else { Severity::CtInfo }.into(),
+        timestamp: Some(timestamp(event.at)),
+        child_ref: None,
+    });
+    pb::ChannelData {
+        state: Some(pb::ChannelConnectivityState { state: state.into() }),
+        target: target.to_owned(),
+        trace: Some(pb::ChannelTrace {
+            num_events_logged: trace.logged,
+            creation_timestamp: Some(timestamp(trace.created)),
+            events: events.collect(),
+        }),
+        calls_started: calls.started,
+        calls_succeeded: calls.succeeded,
+        calls_failed: calls.failed,
+        last_call_started_timestamp: calls.last_started.map(timestamp),
+    }
+}
+
+fn subchannel_ref(subchannel: &Subchannel) -> pb::SubchannelRef {
+    pb::SubchannelRef { subchannel_id: subchannel.ledger().id, name: subchannel.address().to_string() }
+}
+
+fn socket_ref(remote: SocketAddr, connection: &Connection) -> pb::SocketRef {
+    pb::SocketRef { socket_id: connection.ledger.id, name: remote.to_string() }
+}
+
+fn address(address: SocketAddr) -> pb::Address {
+    let ip_address = match address.ip() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let tcp = pb::address::TcpIpAddress { ip_address, port: address.port().into() };
+    pb::Address { address: Some(pb::address::Address::TcpipAddress(tcp)) }
+}
+
+fn security(security: &Security) -> pb::Security {
+    let cipher_suite = security.cipher_suite.map(|name| pb::security::tls::CipherSuite::StandardName(name.to_owned()));
+    let remote_certificate = security.certificate.clone();
+    let tls = pb::security::Tls { cipher_suite, local_certificate: Vec::new(), remote_certificate };
+    pb::Security { model: Some(pb::security::Model::Tls(tls)) }
+}
+
+fn timestamp(at: SystemTime) -> Timestamp {
+    let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    Timestamp {
+        seconds: i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(since_epoch.subsec_nanos()).unwrap_or(0),
+    }
+}
+
+fn id(channel: &pb::Channel) -> i64 {
+    channel.r#ref.as_ref().map_or(0, |channel| channel.channel_id)
+}
+
+fn unknown(kind: &str, id: i64) -> Status {
+    Status::not_found(format!("no {kind} with id {id}: it never was, or it is gone"))
+}
+
+/// Channels of an answer whose request sets no limit.
+const PAGE: usize = 100;
