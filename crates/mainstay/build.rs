@@ -1,14 +1,19 @@
 //! Compiles `proto/channelz.proto` with a compiler written in Rust, so that nobody needs `protoc`.
 
 use std::error::Error;
+use std::path::Path;
+use std::{env, fs};
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let files = protox::compile(["channelz.proto"], ["proto"])?;
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.include_imports(true).open_files(["channelz.proto"])?;
+    let out_dir = env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?;
+    fs::write(Path::new(&out_dir).join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
     tonic_prost_build::configure()
         // Instead of prost-types: the same messages as in the Envoy ones.
         .compile_well_known_types(true)
         .extern_path(".google.protobuf", "::envoy_types::pb::google::protobuf")
-        .compile_fds(files)?;
+        .compile_fds(compiler.file_descriptor_set())?;
     Ok(())
 }

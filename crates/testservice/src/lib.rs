@@ -29,7 +29,7 @@ mod service;
 
 pub use backend::{Backend, Builder};
 pub use behavior::{ATTEMPTS_KEY, BEHAVIOR_KEY};
-pub use service::{HOSTNAME_KEY, MAX_RESPONSE_SIZE};
+pub use service::{HOSTNAME_KEY, MAX_RESPONSE_SIZE, service};
 pub use tonic::transport::{Identity, ServerTlsConfig};
 
 /// The messages and stubs of package `grpc.testing`.
@@ -37,4 +37,7 @@ pub mod proto {
     #![allow(missing_docs, reason = "generated")]
 
     tonic::include_proto!("grpc.testing");
+
+    /// The descriptors of this package, encoded, for server reflection.
+    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 }

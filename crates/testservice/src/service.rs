@@ -20,7 +20,7 @@ use crate::{
     proto::{
         EchoStatus, Empty, Payload, PayloadType, ResponseParameters, SimpleRequest, SimpleResponse,
         StreamingInputCallRequest, StreamingInputCallResponse, StreamingOutputCallRequest, StreamingOutputCallResponse,
-        test_service_server::TestService,
+        test_service_server::{TestService, TestServiceServer},
     },
 };
 
@@ -30,6 +30,12 @@ pub const HOSTNAME_KEY: &str = "hostname";
 /// The largest payload that a response may ask for. More is INVALID_ARGUMENT: a request of ten bytes must not be able
 /// to take the server's memory.
 pub const MAX_RESPONSE_SIZE: i32 = 16 << 20;
+
+/// The test service alone, for a server that has other services on its port, too. `None` if `hostname` cannot be the
+/// value of a header.
+pub fn service(id: &str, hostname: &str) -> Option<TestServiceServer<impl TestService>> {
+    Service::new(id, hostname).map(TestServiceServer::new)
+}
 
 /// One server's implementation; clones share the counter.
 #[derive(Clone, Debug)]
@@ -89,7 +95,8 @@ impl TestService for Service {
         echo_status(request.response_status)?;
         Ok(self.respond(SimpleResponse {
             payload: Some(payload(request.response_size)?),
-            server_id: if request.fill_server_id { self.id.to_string() } else { String::new() },
+            // Always: interop clients expect it without asking for it (I-16).
+            server_id: self.id.to_string(),
             hostname: self.hostname.to_string(),
             ..SimpleResponse::default()
         }))

@@ -22,4 +22,7 @@ pub mod channelz_v1 {
     #![allow(missing_docs, reason = "generated")]
 
     tonic::include_proto!("grpc.channelz.v1");
+
+    /// The descriptors of this package, encoded, for server reflection.
+    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 }
