@@ -1,0 +1,94 @@
+"""One script of a control plane's life, seen by three clients at once: ours, grpc-go, grpcio."""
+
+import time
+
+from world import CLIENTS, Client, Config, Red, World, eventually, expect
+
+TARGET = "xds:///listener_0"
+
+
+class Script:
+    """Plays the script against one kind of control plane and notes what each client made of each step."""
+
+    def __init__(self, world: World, control_plane):
+        self.world = world
+        self.results: dict[str, dict[str, str]] = {}
+        self.a, self.b, self.c = (world.backend(name) for name in "abc")
+        self.primary = control_plane(world, Config.simple("cluster_1", self.a))
+        self.fallback = control_plane(world, Config.simple("fallback_cluster", self.c))
+        self.bootstrap = world.bootstrap([self.primary.port, self.fallback.port])
+        self.clients: list[Client] = []
+
+    def play(self) -> dict[str, dict[str, str]]:
+        primary, fallback = self.primary, self.fallback
+        primary.start()
+        fallback.start()
+        self.new_clients()
+        self.step("start", "a", strict=False)
+        self.step("endpoints change", "b", lambda: primary.set(Config.simple("cluster_1", self.b)))
+        self.step("cluster changes", "c", lambda: primary.set(Config.simple("cluster_2", self.c)))
+        self.step("bad Listener is rejected", "c", self.reject)
+        self.step("good Listener again", "a", lambda: primary.set(Config.simple("cluster_2", self.a)))
+        self.step("control planes die", "a", self.die, hold=3)
+        self.step("primary returns, changed", "b", self.come_back)
+
+        primary.stop()
+        fallback.start()
+        self.new_clients()
+        self.step("start on the fallback", "c", strict=False)
+        self.step("primary takes over", "b", primary.start)
+
+        primary.stop()
+        fallback.stop()
+        self.new_clients()
+        self.step("no control plane: RPCs fail", None, strict=False)
+        self.step("primary comes up at last", "b", primary.start, strict=False, within=120)
+        return self.results
+
+    def step(self, name: str, expected: str | None, act=lambda: None, strict=True, hold=0.0, within=60.0) -> None:
+        """`expected` answers in the end, or nobody; if `strict`, no RPC fails on the way."""
+        since = time.monotonic()
+        shared = None
+        try:
+            act()
+        except Red as red:
+            shared = str(red)
+        time.sleep(hold)
+        row = self.results.setdefault(name, {})
+        for client in self.clients:
+            try:
+                if shared:
+                    raise Red(shared)
+                if expected is None:
+                    client.fails(since, within)
+                else:
+                    client.settles_on(expected, since, within)
+                failed = [outcome for outcome in client.outcomes(since) if outcome.startswith("! ")]
+                expect(not (strict and failed), f"{len(failed)} RPCs failed, first: {failed[:1]}")
+                row[client.kind] = "pass"
+            except Red as red:
+                row[client.kind] = f"FAIL: {red}"
+
+    def new_clients(self) -> None:
+        for client in self.clients:
+            client.process.kill()
+        self.clients = [Client(self.world, kind, TARGET, self.bootstrap) for kind in CLIENTS]
+
+    def reject(self) -> None:
+        before = self.primary.nacks()
+        self.primary.set(Config.simple("cluster_2", self.c, broken=True))
+
+        def all_rejected() -> None:
+            seen = self.primary.nacks() - before
+            expect(seen >= len(self.clients), f"{seen} of {len(self.clients)} clients rejected the Listener")
+
+        eventually(all_rejected, within=10)
+        time.sleep(1)
+
+    def die(self) -> None:
+        self.primary.stop()
+        self.fallback.stop()
+
+    def come_back(self) -> None:
+        self.primary.set(Config.simple("cluster_2", self.b))
+        self.primary.start()
