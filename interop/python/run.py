@@ -11,7 +11,7 @@ import traceback
 import differential
 import official
 import status
-from world import CLIENTS, GoControlPlane, MainstayControlPlane, Programs, Red, World
+from world import CLIENTS, ROOT, GoControlPlane, MainstayControlPlane, Programs, Red, World
 
 OFFICIAL = "gRPC's scenarios: our client, go-control-plane"
 STATUS = "our services, read by grpcio"
@@ -21,7 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rust", type=pathlib.Path, required=True, help="directory of our programs")
     parser.add_argument("--go", type=pathlib.Path, required=True, help="directory of the programs in Go")
-    parser.add_argument("--matrix", type=pathlib.Path, help="write the matrix here, as Markdown")
+    parser.add_argument("--matrix", action="store_true", help="write the matrix into MATRIX.md")
     parser.add_argument("--only", choices=["official", "status", "differential"], help="run only these suites")
     flags = parser.parse_args()
     programs = Programs(flags.rust, flags.go)
@@ -42,7 +42,7 @@ def main() -> int:
     red = [reason for title, table in tables.items() for reason in reds(title, table)]
     print(markdown(tables))
     if flags.matrix:
-        flags.matrix.write_text("# Interop matrix\n\nWritten by `interop/run --matrix`.\n\n" + markdown(tables))
+        (ROOT / "MATRIX.md").write_text(f"# Who passes what\n\nWritten by `interop/run --matrix`.\n\n{markdown(tables)}")
     for reason in red:
         print(reason, file=sys.stderr)
     return 1 if any(reason.startswith("OURS") for reason in red) else 0
