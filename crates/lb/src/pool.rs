@@ -4,6 +4,7 @@
 //! the end of a call into the tree. So a locality that moves from one priority to another lets go
 //! of its connections and takes them back without one being closed.
 
+use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -55,17 +56,21 @@ enum Users {
 impl Pool {
     /// The subchannel for `spec`, made if there is none.
     pub(crate) fn acquire(&mut self, spec: &Arc<SubchannelSpec>, owner: Owner) -> SubchannelId {
-        if let Some(&id) = self.by_spec.get(spec) {
-            self.entry_mut(id).expect("every spec in the index has an entry").users.add(owner);
-            self.unused.remove(&id);
-            return id;
+        match self.by_spec.entry(Arc::clone(spec)) {
+            MapEntry::Occupied(known) => {
+                let id = *known.get();
+                self.unused.remove(&id);
+                self.entry_mut(id).expect("every spec in the index has an entry").users.add(owner);
+                id
+            }
+            MapEntry::Vacant(new) => {
+                let (state, last_error, users) = (State::Idle, None, Users::One(owner));
+                let entry = Entry { spec: Arc::clone(spec), state, last_error, asked: false, users };
+                let id = *new.insert(take_place(&mut self.places, &mut self.free, entry));
+                self.created.push(id);
+                id
+            }
         }
-        let users = Users::One(owner);
-        let entry = Entry { spec: Arc::clone(spec), state: State::Idle, last_error: None, asked: false, users };
-        let id = self.insert(entry);
-        self.by_spec.insert(Arc::clone(spec), id);
-        self.created.push(id);
-        id
     }
 
     /// Ends one use; the last one lets the subchannel go at the end of the call.
@@ -154,20 +159,6 @@ impl Pool {
         }
     }
 
-    fn insert(&mut self, entry: Entry) -> SubchannelId {
-        let at = self.free.pop().unwrap_or(self.places.len() as u32);
-        match self.places.get_mut(at as usize) {
-            Some(place) => {
-                place.entry = Some(entry);
-                SubchannelId(u64::from(place.taken_before) << 32 | u64::from(at))
-            }
-            None => {
-                self.places.push(Place { taken_before: 0, entry: Some(entry) });
-                SubchannelId(u64::from(at))
-            }
-        }
-    }
-
     fn remove(&mut self, id: SubchannelId) {
         let (at, taken_before) = parts(id);
         let place = self.places.get_mut(at).filter(|place| place.taken_before == taken_before);
@@ -240,6 +231,21 @@ impl Users {
                     owners.remove(at);
                 }
             }
+        }
+    }
+}
+
+/// Puts an entry in a free place.
+fn take_place(places: &mut Vec<Place>, free: &mut Vec<u32>, entry: Entry) -> SubchannelId {
+    let at = free.pop().unwrap_or(places.len() as u32);
+    match places.get_mut(at as usize) {
+        Some(place) => {
+            place.entry = Some(entry);
+            SubchannelId(u64::from(place.taken_before) << 32 | u64::from(at))
+        }
+        None => {
+            places.push(Place { taken_before: 0, entry: Some(entry) });
+            SubchannelId(u64::from(at))
         }
     }
 }

@@ -287,6 +287,9 @@ impl PathIndex {
         }
         let word = word(rest, self.any_case);
         let from = self.words.partition_point(|key| *key < word);
+        if self.words.get(from) != Some(&word) {
+            return from.checked_sub(1); // Mostly: the number decides.
+        }
         let to = from + self.words[from..].partition_point(|key| *key == word);
         let is_after = |key: &PathKey| self.compare(&key.text, path) == Ordering::Greater;
         let after = from + self.keys[from..to].partition_point(|key| !is_after(key));
