@@ -1,2 +1,38 @@
-//! x
-fn main() {}
+//! `mainstay`: rehearse, drive and serve xDS channels from the command line.
+//!
+//! One module per command. Each has `Flags`, as typed, and `Settings`, as resolved; `run` takes only the latter.
+
+mod backend;
+mod call;
+mod cli;
+mod connect;
+mod demo;
+mod failure;
+mod listen;
+mod load;
+mod output;
+mod serve;
+mod signals;
+mod span;
+mod tally;
+mod traffic;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::cli::Cli;
+
+fn main() -> ExitCode {
+    match Cli::try_parse() {
+        Ok(cli) => match cli.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.report(),
+        },
+        Err(parse) => {
+            // Help goes to standard output, complaints to standard error; a reader that left is no failure.
+            let _ = parse.print();
+            if parse.use_stderr() { ExitCode::from(failure::USAGE) } else { ExitCode::SUCCESS }
+        }
+    }
+}

@@ -1,1 +1,51 @@
-//! x
+//! An xDS control plane: an ADS server for tests, for demonstrations and as the last server of a fallback list.
+//!
+//! A [`ControlPlane`] holds [`Snapshot`]s of resources; a [`Server`] serves them, can be stopped, restarted and made to
+//! fail in every way that matters to a client, and reports all that happens as [`Event`]s.
+//!
+//! ```
+//! use mainstay_control_plane::{ControlPlane, Snapshot, resources};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::io::Result<()> {
+//! let control_plane = ControlPlane::new();
+//! control_plane.set(
+//!     Snapshot::builder()
+//!         .listener(resources::listener("greeter", resources::rds("routes")))
+//!         .route(resources::route("routes", "cluster"))
+//!         .cluster(resources::eds_cluster("cluster"))
+//!         .endpoints(resources::endpoints("cluster", ["127.0.0.1:50051"])),
+//! );
+//! let server = control_plane.serve("127.0.0.1:0").await?;
+//! println!("xDS server_uri: {}", server.addr());
+//!
+//! // Later: a new address for every client that is connected.
+//! control_plane.update(|snapshot| snapshot.insert(resources::endpoints("cluster", ["127.0.0.1:50052"])));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Resources can come from [`files`], too, with hot reload.
+//!
+//! The server speaks the state-of-the-world variant. The protocol is a plain value without I/O, so the incremental
+//! one can stand beside it.
+
+mod event;
+mod faults;
+pub mod files;
+pub mod resources;
+mod server;
+mod snapshot;
+mod sotw;
+mod store;
+mod type_url;
+mod view;
+
+pub use crate::event::{ConnectionId, Event, Events, SeenRequest, SentResponse, Stats, StreamId};
+pub use crate::faults::{Corruption, Faults};
+pub use crate::files::{DirectoryWatch, ExportError, LoadError, LoadErrors, Reload, load_directory};
+pub use crate::server::Server;
+pub use crate::snapshot::{Body, Resource, Snapshot, SnapshotBuilder};
+pub use crate::sotw::RequestKind;
+pub use crate::store::{ControlPlane, Snapshots};
+pub use crate::type_url::TypeUrl;

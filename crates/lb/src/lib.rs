@@ -10,6 +10,7 @@
 //! looks at the state of the child it came from.
 
 mod breaker;
+mod channel;
 mod picker;
 mod policy;
 mod pool;
@@ -23,5 +24,6 @@ mod timers;
 mod tree;
 
 pub use breaker::{Counter, InFlight};
+pub use channel::{Action, ChannelCore, Input};
 pub use snapshot::{Chosen, Decision, Failure, Rpc, SendTo, Snapshot};
 pub use tree::{Connectivity, Context, Host, Subchannel, SubchannelId, SubchannelSpec, Tree};

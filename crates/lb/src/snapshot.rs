@@ -170,7 +170,8 @@ impl<S: Subchannel> Works<S> {
 }
 
 impl Failure {
-    pub(crate) fn unavailable(message: String) -> Self {
+    /// With code UNAVAILABLE.
+    pub fn unavailable(message: String) -> Self {
         Self { code: 14, message }
     }
 

@@ -36,5 +36,5 @@ mod task;
 pub use body::ResponseBody;
 pub use channel::{BuildError, Channel, ChannelBuilder, WaitForReady};
 pub use credentials::{Credentials, CredentialsError};
-pub use events::{Event, Events};
 pub use dns::{ResolveHost, SystemDns};
+pub use events::{Event, Events};

@@ -8,14 +8,14 @@ use crate::Choose;
 /// What a server's past attempts say about the next one.
 ///
 /// Two things make a pause, and both use the same growing delays: attempts that end without an
-/// answer, and streams that end soon after one. A response forgives the former at once (P-20). The
-/// latter are forgiven by a stream that lives longer than the pause that would follow it, so that
-/// a server that answers and hangs up is not dialled in a hot loop.
+/// answer, and streams that end soon although they had one. A response forgives the former at once
+/// (P-20). "Soon" is sooner than the pause that would follow; a stream that lives longer forgives
+/// the latter. So a server that answers and hangs up is not dialled in a hot loop.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Backoff {
     /// Attempts in a row without an answer.
     failures: u32,
-    /// Answered streams in a row that ended, each but the first soon after its answer.
+    /// Answered streams in a row that ended, each but the first soon.
     ends: u32,
 }
 
@@ -32,7 +32,7 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// A stream ended that had its first answer `lived` ago: the pause before the next one. None the first time.
+    /// An answered stream ended that was open for `lived`: the pause before the next one. None the first time.
     pub(super) fn ended(&mut self, lived: Duration, settings: &ClientSettings, choose: &mut dyn Choose) -> Duration {
         match self.ends.checked_sub(1).map(|n| delay(settings, n)) {
             Some(pause) if lived < pause => {

@@ -1,13 +1,16 @@
 //! Events and deadlines in, actions out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use envoy_types::pb::envoy::config::core::v3::Node;
 
 use super::authority::AuthorityId;
-use super::server::{Link, Opening, ServerId};
+use super::server::{Link, Opening, Server, ServerId};
 use super::timers::TimerKind;
-use super::{Action, ErrorKind, Event, Output, Report, ResourceError, StreamId, XdsClient};
+use super::{Action, ClientSettings, ErrorKind, Event, Output, Report, ResourceError, StreamId, XdsClient};
+use crate::bootstrap::Bootstrap;
 use crate::name::ResourceKey;
 use crate::resource::ResourceType;
 use crate::{Choose, Time};
@@ -17,7 +20,7 @@ impl XdsClient {
     pub fn handle_event(&mut self, now: Time, choose: &mut dyn Choose, event: Event) {
         let (Event::Opened(stream) | Event::Sent(stream) | Event::Received(stream, _) | Event::Closed(stream, _)) =
             &event;
-        let of_stream = |server: &super::server::Server| server.link.stream_id() == Some(*stream);
+        let of_stream = |server: &Server| server.link.stream_id() == Some(*stream);
         let Some(server) = self.servers.iter().position(of_stream).map(ServerId) else {
             return; // P-26: a stream that we closed.
         };
@@ -59,12 +62,17 @@ impl XdsClient {
         }
     }
 
+    /// Ourselves, as told to servers (B-24).
+    pub fn node(&self) -> Node {
+        node(&self.bootstrap, &self.settings)
+    }
+
     fn on_opened(&mut self, now: Time, server: ServerId) {
-        let silent_at = self.settings.silent_stream_timeout.map(|timeout| now + timeout);
+        let silent_timeout = self.settings.silent_stream_timeout;
         let opened = &mut self.servers[server.0];
         match opened.take_link() {
             Link::Opening(opening) => {
-                opened.link = Link::Unanswered(opening.opened(server, silent_at, &mut self.timers));
+                opened.link = Link::Unanswered(opening.opened(now, silent_timeout, server, &mut self.timers));
                 self.outputs.push_back(Action::Report(Report::Connected(opened.config.clone())));
             }
             link => opened.link = link, // Said twice.
@@ -123,7 +131,7 @@ impl XdsClient {
     }
 
     /// How long a resource may be missing on this server, and whether that is then a transient error (P-56, C-28).
-    fn resource_timeout(&self, server: ServerId) -> (std::time::Duration, bool) {
+    fn resource_timeout(&self, server: ServerId) -> (Duration, bool) {
         let features = self.servers[server.0].config.features;
         if self.bootstrap.guards.data_error_handling && features.resource_timer_is_transient_error {
             (self.settings.transient_resource_timeout, true)
@@ -229,15 +237,18 @@ impl XdsClient {
             watched.map(|(name, _)| name.clone()).collect()
         };
         let (stream, request) = servers[id.0].next_request(wanted, timers)?;
-        let bytes = request.encode(|| {
-            let mut features = vec![DOES_NOT_SUPPORT_OVERPROVISIONING, RESOURCE_IN_SOTW];
-            if bootstrap.guards.endpoint_fallback {
-                features.push(SUPPORTS_LB_ENDPOINT_COLLECTION);
-            }
-            bootstrap.node.to_proto(&settings.user_agent_name, &settings.user_agent_version, &features)
-        });
+        let bytes = request.encode(|| node(bootstrap, settings));
         Some((stream, bytes))
     }
+}
+
+/// Ourselves, as told to servers in the first request of a stream (P-16, P-67).
+fn node(bootstrap: &Bootstrap, settings: &ClientSettings) -> Node {
+    let mut features = vec![DOES_NOT_SUPPORT_OVERPROVISIONING, RESOURCE_IN_SOTW];
+    if bootstrap.guards.endpoint_fallback {
+        features.push(SUPPORTS_LB_ENDPOINT_COLLECTION);
+    }
+    bootstrap.node.to_proto(&settings.user_agent_name, &settings.user_agent_version, &features)
 }
 
 /// Client features told to ADS servers (P-67).

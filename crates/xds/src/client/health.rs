@@ -1,11 +1,14 @@
 //! Failure, fallback and recovery of servers (A57, A71, A95).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::authority::{AuthorityId, Unreachable};
 use super::server::{Answered, Link, Outage, Paused, ServerId};
 use super::timers::TimerKind;
 use super::{Action, Report, XdsClient};
+use crate::bootstrap::ServerConfig;
+use crate::name::AuthorityKey;
 use crate::resource::ResourceType;
 use crate::{Choose, Time};
 
@@ -65,14 +68,14 @@ impl XdsClient {
     }
 
     /// A response came: the server is reachable (C-31), and failures are forgiven (P-20).
-    pub(super) fn server_answered(&mut self, now: Time, server: ServerId) {
+    pub(super) fn server_answered(&mut self, server: ServerId) {
         let answered = &mut self.servers[server.0];
         answered.backoff.answered();
         answered.outage = None;
         answered.link = match answered.take_link() {
             Link::Unanswered(unanswered) => {
                 self.outputs.push_back(Action::Report(Report::Answered(answered.config.clone())));
-                Link::Answered(unanswered.answered(now, server, &mut self.timers))
+                Link::Answered(unanswered.answered(server, &mut self.timers))
             }
             link => link,
         };
@@ -104,11 +107,7 @@ impl XdsClient {
 
     /// Another server is in charge. Every stream is checked for what it must list now, also one that another
     /// authority shares and that is open already.
-    fn active_changed(
-        &mut self,
-        id: AuthorityId,
-        report: impl FnOnce(crate::name::AuthorityKey, std::sync::Arc<crate::bootstrap::ServerConfig>) -> Report,
-    ) {
+    fn active_changed(&mut self, id: AuthorityId, report: impl FnOnce(AuthorityKey, Arc<ServerConfig>) -> Report) {
         let authority = &self.authorities[id.0];
         let Some(active) = authority.active() else { return };
         let (key, config) = (authority.key.clone(), self.servers[active.0].config.clone());
@@ -136,7 +135,7 @@ impl XdsClient {
         self.timers.set(until, TimerKind::Backoff(server));
     }
 
-    /// Takes a stream that is over out of its state. Answers with how long it lived since its first answer, if it had one.
+    /// Takes a stream that is over out of its state. Answers with how long it lived, if it was answered.
     pub(super) fn take_stream(&mut self, now: Time, server: ServerId) -> Option<Duration> {
         let link = self.servers[server.0].take_link();
         let lived = match &link {

@@ -1,7 +1,6 @@
 //! A response: read first, then taken in, in one step.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map;
+use std::collections::{BTreeMap, btree_map};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -70,7 +69,7 @@ impl XdsClient {
 
     fn on_response(&mut self, now: Time, server: ServerId, resource_type: ResourceType, response: DiscoveryResponse) {
         let reading = self.read(server, resource_type, &response);
-        self.server_answered(now, server);
+        self.server_answered(server);
         if reading.is_valid() {
             self.recover(server);
             self.forget_above(server, resource_type);

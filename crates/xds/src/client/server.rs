@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::StreamId;
 use super::backoff::Backoff;
@@ -71,6 +72,8 @@ pub(super) struct Opening {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Unanswered {
     pub stream: Stream,
+    /// When it was opened.
+    pub since: Time,
     /// When its silence becomes a failure, if ever (C-36).
     pub silent_at: Option<Time>,
 }
@@ -79,7 +82,7 @@ pub(super) struct Unanswered {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Answered {
     pub stream: Stream,
-    /// When the first response came.
+    /// When it was opened.
     pub since: Time,
 }
 
@@ -111,6 +114,14 @@ impl Server {
         self.outage = None;
         self.versions.clear();
         stream
+    }
+
+    /// Forgets past failures, and the pause that they caused.
+    pub(super) fn reset_backoff(&mut self, id: ServerId, timers: &mut Timers) {
+        self.backoff = Backoff::default();
+        if let Link::Paused(_) = self.link {
+            self.take_link().cancel_timers(id, timers);
+        }
     }
 
     /// Leaves the current state, which the caller replaces by another.
@@ -193,20 +204,27 @@ impl Link {
 
 impl Opening {
     /// The connection is READY and the stream is open.
-    pub(super) fn opened(self, server: ServerId, silent_at: Option<Time>, timers: &mut Timers) -> Unanswered {
+    pub(super) fn opened(
+        self,
+        now: Time,
+        silent_timeout: Option<Duration>,
+        server: ServerId,
+        timers: &mut Timers,
+    ) -> Unanswered {
+        let silent_at = silent_timeout.map(|timeout| now + timeout);
         if let Some(at) = silent_at {
             timers.set(at, TimerKind::Silent(server));
         }
-        Unanswered { stream: Stream::new(self.id, server), silent_at }
+        Unanswered { stream: Stream::new(self.id, server), since: now, silent_at }
     }
 }
 
 impl Unanswered {
     /// The first response came.
-    pub(super) fn answered(self, now: Time, server: ServerId, timers: &mut Timers) -> Answered {
+    pub(super) fn answered(self, server: ServerId, timers: &mut Timers) -> Answered {
         if let Some(at) = self.silent_at {
             timers.cancel(at, TimerKind::Silent(server));
         }
-        Answered { stream: self.stream, since: now }
+        Answered { stream: self.stream, since: self.since }
     }
 }

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::client::{ErrorKind, ResourceError};
-use crate::resource::ResourceType;
+use crate::client::ResourceError;
 
 /// Why a cluster cannot be used. RPCs for it fail UNAVAILABLE with this text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,23 +43,20 @@ pub enum ConfigError {
     },
 }
 
-/// A resource error as a note: which resource, what happened, at which server.
-pub(super) struct Note<'a>(pub(super) &'a ResourceError);
-
 // === impl ClusterError ===
 
 impl fmt::Display for ClusterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            ClusterErrorKind::Resource(error) => Note(error).fmt(f),
+            ClusterErrorKind::Resource(error) => error.fmt(f),
             ClusterErrorKind::TooDeep => {
-                write!(f, "aggregate cluster {}: clusters are nested more than {MAX_DEPTH} deep", self.cluster)
+                write!(f, "aggregate Cluster {:?}: clusters are nested more than {MAX_DEPTH} deep", self.cluster)
             }
             ClusterErrorKind::NoLeaves(missing) => {
-                write!(f, "aggregate cluster {} has no leaf clusters", self.cluster)?;
+                write!(f, "aggregate Cluster {:?} has no leaf clusters", self.cluster)?;
                 for (index, error) in missing.iter().enumerate() {
                     f.write_str(if index == 0 { ": " } else { "; " })?;
-                    Note(error).fmt(f)?;
+                    error.fmt(f)?;
                 }
                 Ok(())
             }
@@ -75,52 +71,16 @@ impl std::error::Error for ClusterError {}
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Resource(error) => Note(error).fmt(f),
-            Self::NotApiListener(name) => write!(f, "LDS resource {name}: not an API listener"),
+            Self::Resource(error) => error.fmt(f),
+            Self::NotApiListener(name) => write!(f, "Listener {name:?} is for servers: expected an API listener"),
             Self::NoVirtualHost { authority, route_config } => {
-                write!(f, "route configuration {route_config}: no virtual host matches {authority}")
+                write!(f, "RouteConfiguration {route_config:?} has no virtual host for {authority:?}")
             }
         }
     }
 }
 
 impl std::error::Error for ConfigError {}
-
-// === impl Note ===
-
-impl fmt::Display for Note<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(ResourceError { resource, server, node_id, kind, .. }) = self;
-        write!(f, "{resource}: ")?;
-        match kind {
-            ErrorKind::InvalidName(why) => write!(f, "invalid name: {why}")?,
-            ErrorKind::UnknownAuthority(authority) => {
-                write!(f, "authority {authority:?} is not in the bootstrap configuration")?
-            }
-            ErrorKind::Unreachable(cause) => write!(f, "no xDS server can be reached: {cause}")?,
-            ErrorKind::DoesNotExist { after } => write!(f, "does not exist: not sent within {after:?}")?,
-            ErrorKind::TimedOut { after } => write!(f, "timed out: not sent within {after:?}")?,
-            ErrorKind::Deleted => f.write_str("does not exist: deleted by the server")?,
-            ErrorKind::Rejected { version, invalid } => write!(f, "version {version} was rejected: {invalid}")?,
-            ErrorKind::FromServer { code, message } => write!(f, "the server answered status {code}: {message}")?,
-        }
-        match server {
-            Some(server) => write!(f, " (xDS server {server}, node ID:{node_id})"),
-            None => write!(f, " (node ID:{node_id})"),
-        }
-    }
-}
-
-/// The name that operators know from gRPC's error texts.
-pub(super) fn service(resource_type: ResourceType) -> &'static str {
-    match resource_type {
-        ResourceType::Listener => "LDS",
-        ResourceType::RouteConfig => "RDS",
-        ResourceType::Cluster => "CDS",
-        ResourceType::Endpoints => "EDS",
-        ResourceType::EndpointCollection => "LEDS",
-    }
-}
 
 /// The longest chain of clusters from a root to a leaf, both counted (A37).
 pub(super) const MAX_DEPTH: u8 = 16;

@@ -39,7 +39,6 @@ pub use config::{ClusterChildren, ClusterConfig, ClusterResult, JoinedLocality, 
 pub use dns::DnsName;
 pub use error::{ClusterError, ClusterErrorKind, ConfigError};
 
-use error::Note;
 use graph::{Context, Graph, Origin};
 use sources::{Source, Verdict};
 use watch::{Name, State, Watched, key};
@@ -321,7 +320,7 @@ impl DependencyManager {
     fn read_unit(&mut self) -> Option<BTreeSet<Arc<str>>> {
         let found = self.find_unit();
         let ambient = self.listener.ambient.iter().chain(self.routes.iter().flat_map(|(_, watched)| &watched.ambient));
-        let notes: Vec<_> = ambient.map(|error| Note(error).to_string()).collect();
+        let notes: Vec<_> = ambient.map(ToString::to_string).collect();
         if self.common_notes != notes {
             self.common_notes = notes;
             self.graph.rebuild_all();

@@ -14,7 +14,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error::service;
 use super::{
     Action, ClusterChildren, ClusterConfig, ClusterError, ConfigError, DependencyManager, DepsSettings, DnsName,
     Output, XdsConfig,
@@ -37,7 +36,13 @@ use crate::resource::route::{
 use crate::resource::{Resource, ResourceType};
 use crate::{Choose, Time};
 
+mod aggregates;
+mod clusters;
+mod collections;
+mod dns;
 mod routes;
+mod scale;
+mod sources;
 
 const LDS: ResourceType = ResourceType::Listener;
 const RDS: ResourceType = ResourceType::RouteConfig;
@@ -327,6 +332,17 @@ struct Middle;
 impl Choose for Middle {
     fn choose(&mut self, bound: u64) -> u64 {
         bound / 2
+    }
+}
+
+/// The name of the discovery service.
+fn service(resource_type: ResourceType) -> &'static str {
+    match resource_type {
+        LDS => "LDS",
+        RDS => "RDS",
+        CDS => "CDS",
+        EDS => "EDS",
+        LEDS => "LEDS",
     }
 }
 

@@ -91,7 +91,7 @@ fn a_listener_for_servers_fails_the_channel() {
     let mut world = World::serving(&["a"]);
     world.changed("l", server_listener());
     assert_eq!(world.take(), "error server listener l");
-    assert_eq!(world.config_error(), "LDS resource l: not an API listener");
+    assert_eq!(world.config_error(), "Listener \"l\" is for servers: expected an API listener");
     world.inline(&["a"]);
     assert_eq!(world.take(), "{a=1}");
 }
@@ -103,7 +103,7 @@ fn routes_without_a_virtual_host_for_us_fail_the_channel() {
     world.rds("r");
     world.changed("r", Resource::RouteConfig(routes("other", &["a"])));
     assert_eq!(world.take(), "+RDS r error svc in r");
-    assert!(world.config_error().contains("svc"));
+    assert_eq!(world.config_error(), "RouteConfiguration \"r\" has no virtual host for \"svc\"");
     world.routes("r", &["a"]);
     world.eds("a");
     world.endpoints("a", &[1]);

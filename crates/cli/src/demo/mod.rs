@@ -1,0 +1,91 @@
+//! `mainstay demo`: a mesh in one process, and what it does when things die.
+
+mod account;
+mod narrator;
+mod play;
+mod script;
+mod stage;
+
+use std::{
+    io::{self, IsTerminal as _},
+    time::Duration,
+};
+
+use clap::Args;
+
+use crate::{
+    failure::Failure,
+    output::Output,
+    signals::Signals,
+    traffic::{Schedule, Traffic},
+};
+use narrator::{Narrator, Telling};
+use play::{Ending, Play};
+use script::SCRIPT;
+use stage::World;
+
+/// Watch a small mesh survive the death of its parts, in one process and without any setup
+///
+/// Starts two control planes, six backends and a client that sends 50 RPCs per second, kills and restores them on a
+/// script, and tells what is done and what is seen. It takes about 20 seconds. SIGINT or SIGTERM end it early. The exit
+/// code is 3 if RPCs failed that should not have, or if traffic did not get where the configuration sends it.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    /// Stay up after the last scene, until SIGINT or SIGTERM
+    #[arg(long)]
+    keep: bool,
+
+    /// Print a line of JSON for each scene and one for the whole, instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the flags mean.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    keep: bool,
+    telling: Telling,
+}
+
+impl Flags {
+    pub(crate) fn resolve(self) -> Settings {
+        let live = io::stderr().is_terminal();
+        Settings { keep: self.keep, telling: if self.json { Telling::Json } else { Telling::Text { live } } }
+    }
+}
+
+/// Plays the script.
+pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
+    let mut narrator = Narrator::new(output, settings.telling);
+    let mut world = World::start().await?;
+    narrator.remark(&world.describe())?;
+    let mut traffic = Traffic::start(Schedule::new(RATE, None), vec![world.client()?], RPC_TIMEOUT);
+    let mut ending = Ending::new();
+    let play = Play { stage: &mut world, traffic: &mut traffic, narrator: &mut narrator, ending: &mut ending };
+    let finished = tokio::select! {
+        played = play.run(SCRIPT) => played.map(|()| true)?,
+        () = signals.next() => false,
+    };
+    if finished && settings.keep {
+        narrator.remark("\nEverything stays up until SIGINT or SIGTERM.")?;
+        let mut ticks = tokio::time::interval(TICK);
+        loop {
+            tokio::select! {
+                Some(event) = traffic.next() => ending.account.record(&event),
+                now = ticks.tick() => narrator.live(&ending.account.rates(now), &ending.account),
+                () = signals.next() => break,
+            }
+        }
+    }
+    traffic.stop();
+    while let Some(event) = traffic.next().await {
+        ending.account.record(&event);
+    }
+    narrator.end(&ending.account)?;
+    ending.judge()
+}
+
+/// RPCs per second: enough to see a failure of a fiftieth of a second, little enough for any machine.
+const RATE: f64 = 50.0;
+const RPC_TIMEOUT: Duration = Duration::from_secs(5);
+const TICK: Duration = Duration::from_millis(250);

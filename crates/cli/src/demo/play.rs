@@ -1,0 +1,333 @@
+//! The script engine: does the acts, watches the traffic, judges.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    account::{Account, Kill, WINDOW},
+    narrator::{Narrator, Seen},
+    script::{Act, Scene},
+};
+use crate::{
+    call::Outcome,
+    failure::Failure,
+    traffic::{Event, Traffic},
+};
+
+/// The world in which the script is played.
+pub(super) trait Stage {
+    /// Does something to the world; returns when it is done.
+    fn act(&mut self, act: Act) -> impl Future<Output = Result<(), Failure>>;
+}
+
+/// A performance.
+pub(super) struct Play<'a, S> {
+    pub(super) stage: &'a mut S,
+    pub(super) traffic: &'a mut Traffic,
+    pub(super) narrator: &'a mut Narrator,
+    /// What came of it so far; valid also when the performance is broken off.
+    pub(super) ending: &'a mut Ending,
+}
+
+/// What came of a performance.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub(super) account: Account,
+    /// The scenes in which the traffic did not get where it belongs, by number.
+    pub(super) astray: Vec<usize>,
+}
+
+/// How a scene ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// The traffic stayed where it was, as it should.
+    Stayed,
+    /// It got where it belongs after this time.
+    After(Duration),
+    /// It did not.
+    Never,
+}
+
+impl Ending {
+    pub(super) fn new() -> Self {
+        Self { account: Account::new(), astray: Vec::new() }
+    }
+
+    /// Whether everything went as it should.
+    pub(super) fn judge(&self) -> Result<(), Failure> {
+        let unexcused = self.account.unexcused();
+        if unexcused > 0 {
+            return Err(Failure::calls(format!("{unexcused} RPCs failed that should not have")));
+        }
+        match self.astray.first() {
+            Some(scene) => Err(Failure::calls(format!("in scene {scene} the traffic did not get where it belongs"))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<S: Stage> Play<'_, S> {
+    /// Plays the scenes in order.
+    pub(super) async fn run(mut self, script: &[Scene]) -> Result<(), Failure> {
+        let mut before: &[&str] = &[];
+        for (number, scene) in (1..).zip(script) {
+            self.scene(number, scene, before).await?;
+            before = scene.expect;
+        }
+        Ok(())
+    }
+
+    /// Plays one scene. `before` is where the traffic was until now.
+    async fn scene(&mut self, number: usize, scene: &Scene, before: &[&str]) -> Result<(), Failure> {
+        let mut account = Account::new();
+        let begin = Instant::now();
+        self.narrator.scene(number, scene)?;
+        for &act in scene.acts {
+            self.narrator.act(act)?;
+            let from = Instant::now();
+            self.stage.act(act).await?;
+            if let Act::KillBackend(_) = act {
+                let kill = Kill { from, to: Instant::now() };
+                account.excuse(kill);
+                self.ending.account.excuse(kill);
+            }
+        }
+        let settled = match self.watch(scene, begin, &mut account).await {
+            Some(_) if before == scene.expect => Settled::Stayed,
+            Some(after) => Settled::After(after),
+            None => {
+                self.ending.astray.push(number);
+                Settled::Never
+            }
+        };
+        let rates = account.rates(Instant::now());
+        self.narrator.seen(&Seen { number, scene, account: &account, rates: &rates, settled })
+    }
+
+    /// Watches the traffic until it has been for a while where the scene wants it; tells when it got there.
+    async fn watch(&mut self, scene: &Scene, begin: Instant, account: &mut Account) -> Option<Duration> {
+        let mut ticks = tokio::time::interval(TICK);
+        let mut unseen: BTreeSet<_> = scene.expect.iter().copied().collect();
+        let mut arrived = begin;
+        loop {
+            tokio::select! {
+                // What has happened is written down before it is judged.
+                biased;
+                event = self.traffic.next() => {
+                    let event = event?;
+                    account.record(&event);
+                    self.ending.account.record(&event);
+                    if let Event::Ended(Outcome { start, took, result: Ok(name), .. }) = event {
+                        let is_stray = !scene.expect.contains(&name.as_str());
+                        if is_stray || unseen.remove(name.as_str()) {
+                            arrived = arrived.max(start + took);
+                        }
+                    }
+                }
+                now = ticks.tick() => {
+                    self.narrator.live(&account.rates(now), account);
+                    let elapsed = now.saturating_duration_since(begin);
+                    if elapsed >= scene.at_least.max(WINDOW) && account.is_at(scene.expect, now) {
+                        return Some(arrived.saturating_duration_since(begin));
+                    }
+                    if elapsed >= scene.at_most {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How often the traffic is looked at.
+const TICK: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use tonic::Code;
+
+    use super::*;
+    use crate::{
+        call::{
+            Caller,
+            fake::{Fake, answered, failed},
+        },
+        demo::{
+            narrator::Telling,
+            script::{Cluster, SCRIPT},
+        },
+        output::Output,
+        traffic::Schedule,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn the_whole_script_passes_in_a_world_that_obeys() {
+        let (ending, told) = play(World::new(Flaw::None), Telling::Text { live: false }).await;
+        ending.judge().expect("nothing must fail");
+        assert_eq!(ending.account.tally().failed(), 0);
+        let (head, end) = told.split_once("The end: ").expect("the end must be told");
+        assert_eq!(head.trim_start(), NARRATION);
+        assert!(end.contains(" RPCs sent, 0 failed\n   five "), "{end}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn json_has_a_line_for_each_scene_and_one_for_the_whole() {
+        let (ending, told) = play(World::new(Flaw::None), Telling::Json).await;
+        let lines: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), SCRIPT.len() + 1);
+        assert_eq!(lines[1]["acts"][0], "EDS update: cluster blue is now one, two, four");
+        assert_eq!((&lines[1]["settled"], &lines[1]["failed"]), (&true.into(), &0.into()));
+        assert_eq!((&lines[6]["end"], &lines[6]["sent"]), (&true.into(), &ending.account.tally().sent().into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn traffic_that_needs_the_control_plane_fails_the_demo() {
+        let (ending, told) = play(World::new(Flaw::NeedsControlPlane), Telling::Text { live: false }).await;
+        assert!(ending.account.unexcused() > 0);
+        assert!(format!("{}", ending.judge().unwrap_err()).contains("RPCs failed that should not have"));
+        assert!(told.contains("expected traffic at one, two, four and nowhere else"), "{told}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn traffic_that_does_not_follow_the_configuration_fails_the_demo() {
+        let (ending, _) = play(World::new(Flaw::IgnoresEndpoints), Telling::Json).await;
+        assert_eq!(ending.account.unexcused(), 0);
+        assert_eq!(ending.astray.first(), Some(&2));
+        assert!(ending.judge().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_die_with_their_backend_are_told_and_excused() {
+        let (ending, told) = play(World::new(Flaw::SlowToNotice), Telling::Text { live: false }).await;
+        ending.judge().expect("calls on a dying connection cannot be saved");
+        assert!(ending.account.excused() > 0);
+        assert!(told.contains("failed (under way when their backend was killed)"), "{told}");
+    }
+
+    const NARRATION: &str = "\
+1. Traffic over three backends
+   seen: one 17/s, three 16/s, two 17/s; 125 RPCs, 0 failed
+         in place after 0.04 s
+
+2. A backend is replaced by configuration: no RPC may fail
+   done: EDS update: cluster blue is now one, two, four
+   seen: four 17/s, one 17/s, two 16/s; 125 RPCs, 0 failed
+         in place after 0.04 s
+
+3. A backend dies: the others take over
+   done: backend two is killed
+   seen: four 25/s, one 25/s; 125 RPCs, 0 failed
+         in place after 0.02 s
+
+4. It returns: traffic finds it again
+   done: backend two is started again on its port
+   seen: four 16/s, one 17/s, two 17/s; 125 RPCs, 0 failed
+         in place after 0.04 s
+
+5. Every control plane dies: traffic goes on as if nothing had happened
+   done: both control planes are killed
+   seen: four 17/s, one 16/s, two 17/s; 175 RPCs, 0 failed
+
+6. They return with new routes: traffic moves to another cluster
+   done: both control planes return; their route now leads to cluster green
+   seen: five 25/s, six 25/s; 125 RPCs, 0 failed
+         in place after 0.02 s
+
+";
+
+    async fn play(mut world: World, telling: Telling) -> (Ending, String) {
+        let told = Shared::default();
+        let mut narrator = Narrator::new(Output::new(told.clone()), telling);
+        let mut traffic = Traffic::start(Schedule::new(50.0, None), vec![world.caller()], Duration::from_secs(5));
+        let mut ending = Ending::new();
+        let play = Play { stage: &mut world, traffic: &mut traffic, narrator: &mut narrator, ending: &mut ending };
+        play.run(SCRIPT).await.expect("nothing can go wrong here");
+        narrator.end(&ending.account).expect("nothing can go wrong here");
+        let told = String::from_utf8(told.0.lock().unwrap().clone()).unwrap();
+        (ending, anstream::adapter::strip_str(&told).to_string())
+    }
+
+    /// A world of round robin over the backends that are announced and alive.
+    struct World {
+        flaw: Flaw,
+        state: Arc<Mutex<State>>,
+    }
+
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Flaw {
+        None,
+        NeedsControlPlane,
+        IgnoresEndpoints,
+        SlowToNotice,
+    }
+
+    struct State {
+        route: Cluster,
+        blue: &'static [&'static str],
+        dead: Vec<&'static str>,
+        killed: Option<Instant>,
+        control_planes: bool,
+    }
+
+    impl World {
+        fn new(flaw: Flaw) -> Self {
+            let blue = Cluster::Blue.first_endpoints();
+            let state = State { route: Cluster::Blue, blue, dead: Vec::new(), killed: None, control_planes: true };
+            Self { flaw, state: Arc::new(Mutex::new(state)) }
+        }
+
+        fn caller(&self) -> Box<dyn Caller> {
+            let (state, flaw, turn) = (Arc::clone(&self.state), self.flaw, AtomicUsize::new(0));
+            Box::new(Fake(move || {
+                let state = state.lock().unwrap();
+                let slow = flaw == Flaw::SlowToNotice
+                    && state.killed.is_some_and(|killed| killed.elapsed() < Duration::from_millis(100));
+                if slow || (flaw == Flaw::NeedsControlPlane && !state.control_planes) {
+                    return failed(Code::Unavailable);
+                }
+                let announced =
+                    if state.route == Cluster::Blue { state.blue } else { Cluster::Green.first_endpoints() };
+                let alive: Vec<_> = announced.iter().filter(|name| !state.dead.contains(name)).collect();
+                let name = alive[turn.fetch_add(1, Ordering::Relaxed) % alive.len()];
+                answered(name, Duration::from_millis(1))
+            }))
+        }
+    }
+
+    impl Stage for World {
+        async fn act(&mut self, act: Act) -> Result<(), Failure> {
+            let mut state = self.state.lock().unwrap();
+            match act {
+                Act::Endpoints(_, _) if self.flaw == Flaw::IgnoresEndpoints => {}
+                Act::Endpoints(_, backends) => state.blue = backends,
+                Act::KillBackend(name) => {
+                    state.dead.push(name);
+                    state.killed = Some(Instant::now());
+                }
+                Act::RestoreBackend(name) => state.dead.retain(|dead| *dead != name),
+                Act::KillControlPlanes => state.control_planes = false,
+                Act::RestoreControlPlanes(cluster) => (state.control_planes, state.route) = (true, cluster),
+            }
+            Ok(())
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+}

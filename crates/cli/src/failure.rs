@@ -1,0 +1,82 @@
+//! Why a command ended before it was done, what the user reads then, and the exit code.
+
+use std::{fmt, io, process::ExitCode};
+
+use anstyle::{AnsiColor, Style};
+
+/// The end of a command that did not do what was asked.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    kind: Kind,
+    /// What went wrong, in one line.
+    what: String,
+    /// What to do about it.
+    tip: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Failed,
+    Usage,
+    Calls,
+    /// Whoever read our output has left. That is how `| head` ends, not an error.
+    BrokenPipe,
+}
+
+impl Failure {
+    /// It could not be done.
+    pub(crate) fn failed(what: impl Into<String>) -> Self {
+        Self { kind: Kind::Failed, what: what.into(), tip: None }
+    }
+
+    /// The flags make no sense together.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Self { kind: Kind::Usage, ..Self::failed(what) }
+    }
+
+    /// It ran, but RPCs failed that should not have.
+    pub(crate) fn calls(what: impl Into<String>) -> Self {
+        Self { kind: Kind::Calls, ..Self::failed(what) }
+    }
+
+    /// The output could not be written.
+    pub(crate) fn output(error: &io::Error) -> Self {
+        let kind = if error.kind() == io::ErrorKind::BrokenPipe { Kind::BrokenPipe } else { Kind::Failed };
+        Self { kind, ..Self::failed(format!("cannot write the output: {error}")) }
+    }
+
+    /// Adds what the user can do.
+    pub(crate) fn tip(mut self, tip: impl Into<String>) -> Self {
+        self.tip = Some(tip.into());
+        self
+    }
+
+    /// Tells the user, and gives the exit code.
+    pub(crate) fn report(&self) -> ExitCode {
+        if self.kind != Kind::BrokenPipe {
+            anstream::eprintln!("{self}");
+        }
+        match self.kind {
+            Kind::BrokenPipe => ExitCode::SUCCESS,
+            Kind::Failed => ExitCode::from(1),
+            Kind::Usage => ExitCode::from(USAGE),
+            Kind::Calls => ExitCode::from(3),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{ERROR}error:{ERROR:#} {}", self.what)?;
+        if let Some(tip) = &self.tip {
+            write!(f, "\n\n  {TIP}tip:{TIP:#} {tip}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The exit code of a wrong command line, the same as clap's own.
+pub(crate) const USAGE: u8 = 2;
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const TIP: Style = AnsiColor::Green.on_default();

@@ -1,0 +1,34 @@
+//! Addresses to listen on.
+
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs as _},
+};
+
+use crate::failure::Failure;
+
+/// Resolves a `HOST:PORT` flag.
+pub(crate) fn resolve(text: &str) -> Result<SocketAddr, Failure> {
+    let what = match text.to_socket_addrs() {
+        Ok(mut addresses) => match addresses.next() {
+            Some(address) => return Ok(address),
+            None => "no address".to_owned(),
+        },
+        Err(error) => error.to_string(),
+    };
+    Err(Failure::usage(format!("--listen {text}: {what}"))
+        .tip("give HOST:PORT, such as 127.0.0.1:50051; port 0 lets the system choose"))
+}
+
+/// What to tell when `address` could not be taken.
+pub(crate) fn failure(address: SocketAddr, error: &io::Error) -> Failure {
+    let failure = Failure::failed(format!("cannot listen on {address}: {error}"));
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            failure.tip("another program has this port; stop it, or use port 0 to let the system choose")
+        }
+        io::ErrorKind::PermissionDenied => failure.tip("ports below 1024 need privileges; choose a higher one"),
+        io::ErrorKind::AddrNotAvailable => failure.tip("use an address of this machine, such as 127.0.0.1 or 0.0.0.0"),
+        _ => failure,
+    }
+}

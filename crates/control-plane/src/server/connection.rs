@@ -1,0 +1,145 @@
+//! A TCP connection that can be frozen and cut from outside.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tonic::transport::server::Connected;
+
+use crate::event::{ConnectionId, Event};
+use crate::faults::FaultState;
+use crate::server::{Life, Shared};
+
+/// A connection of one generation of a server.
+pub(super) struct Connection {
+    id: ConnectionId,
+    tcp: TcpStream,
+    shared: Arc<Shared>,
+    generation: u64,
+    link: Link,
+    link_change: Pin<Box<dyn Future<Output = Signals> + Send>>,
+}
+
+/// What a connection does with bytes.
+#[derive(Clone, Copy)]
+enum Link {
+    Open,
+    Frozen,
+    Cut,
+}
+
+impl Connection {
+    pub(super) fn new(tcp: TcpStream, peer: SocketAddr, shared: Arc<Shared>, generation: u64) -> Self {
+        let id = shared.journal.next_connection();
+        shared.journal.record(Event::ConnectionOpened { connection: id, peer });
+        let mut signals = Signals { life: shared.life.subscribe(), faults: shared.faults.subscribe() };
+        let link = signals.link(generation);
+        Self { id, tcp, shared, generation, link, link_change: Box::pin(signals.changed()) }
+    }
+
+    /// Ready when bytes may pass, an error when the connection is cut, pending while it is frozen.
+    fn poll_link(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Poll::Ready(mut signals) = self.link_change.as_mut().poll(cx) {
+            self.link = signals.link(self.generation);
+            self.link_change = Box::pin(signals.changed());
+        }
+        match self.link {
+            Link::Open => Poll::Ready(Ok(())),
+            Link::Frozen => Poll::Pending,
+            Link::Cut => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.shared.journal.record(Event::ConnectionClosed { connection: self.id });
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_link(cx))?;
+        Pin::new(&mut self.tcp).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_link(cx))?;
+        Pin::new(&mut self.tcp).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_link(cx))?;
+        Pin::new(&mut self.tcp).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_link(cx))?;
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_link(cx))?;
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ConnectionId;
+
+    fn connect_info(&self) -> ConnectionId {
+        self.id
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("id", &self.id).field("tcp", &self.tcp).finish_non_exhaustive()
+    }
+}
+
+/// Whatever can freeze or cut a connection.
+struct Signals {
+    life: watch::Receiver<Life>,
+    faults: watch::Receiver<FaultState>,
+}
+
+impl Signals {
+    fn link(&mut self, generation: u64) -> Link {
+        let is_cut = self.life.borrow_and_update().is_cut(generation);
+        let is_frozen = self.faults.borrow_and_update().black_hole;
+        match (is_cut, is_frozen) {
+            (true, _) => Link::Cut,
+            (false, true) => Link::Frozen,
+            (false, false) => Link::Open,
+        }
+    }
+
+    async fn changed(mut self) -> Self {
+        // The senders live at least as long as the connection, so an error cannot come; it would mean a busy loop.
+        let changed = tokio::select! {
+            changed = self.life.changed() => changed,
+            changed = self.faults.changed() => changed,
+        };
+        match changed {
+            Ok(()) => self,
+            Err(_) => std::future::pending().await,
+        }
+    }
+}

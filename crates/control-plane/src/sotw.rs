@@ -1,0 +1,297 @@
+//! The server's side of one state-of-the-world stream, without I/O: requests and views in, responses out.
+//!
+//! Nothing here waits for an ACK: a response is made from the newest view whenever the caller has room for one, so a
+//! slow client skips the versions in between and never misses the last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::config::core::v3::ControlPlane as ServerIdentity;
+use envoy_types::pb::envoy::service::discovery::v3::{
+    DiscoveryRequest, DiscoveryResponse, ResourceError, ResourceName,
+};
+use envoy_types::pb::google::rpc::Status as RpcStatus;
+
+use crate::snapshot::Body;
+use crate::type_url::TypeUrl;
+use crate::view::{Entry, TypeView, View};
+
+#[cfg(test)]
+mod tests;
+
+/// What a server knows about one SotW stream.
+#[derive(Debug)]
+pub(crate) struct Sotw {
+    nonce_prefix: String,
+    responses: u64,
+    node_id: Option<String>,
+    view: Option<Arc<View>>,
+    subscriptions: BTreeMap<TypeUrl, Subscription>,
+}
+
+/// How a request was understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// It subscribes, or changes what is subscribed, and answers no response.
+    Subscribe,
+    /// It accepts the last response of its type; it may change what is subscribed, too.
+    Ack,
+    /// It rejects the last response of its type; it may change what is subscribed, too.
+    Nack,
+    /// It answers a response that is not the last one, so it was ignored (P-46).
+    Stale,
+}
+
+/// A response to send.
+#[derive(Debug)]
+pub(crate) struct Response {
+    pub(crate) type_url: TypeUrl,
+    /// The names of the resources and errors in it.
+    pub(crate) names: Vec<String>,
+    pub(crate) message: DiscoveryResponse,
+}
+
+/// Why a stream cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ProtocolError {
+    #[error("DiscoveryRequest.type_url is empty; an aggregated stream needs it in every request")]
+    NoTypeUrl,
+    #[error("more than {MAX_TYPES} resource types on one stream")]
+    TooManyTypes,
+}
+
+impl Sotw {
+    /// A stream on which nothing was said yet. Nonces begin with the prefix, which should be different for each stream.
+    pub(crate) fn new(nonce_prefix: impl Into<String>) -> Self {
+        Self {
+            nonce_prefix: nonce_prefix.into(),
+            responses: 0,
+            node_id: None,
+            view: None,
+            subscriptions: BTreeMap::new(),
+        }
+    }
+
+    /// Takes a request in.
+    pub(crate) fn handle_request(&mut self, request: &DiscoveryRequest) -> Result<RequestKind, ProtocolError> {
+        if request.type_url.is_empty() {
+            return Err(ProtocolError::NoTypeUrl);
+        }
+        // Only the first message of a stream says who is there (P-16).
+        self.node_id.get_or_insert_with(|| request.node.as_ref().map(|node| node.id.clone()).unwrap_or_default());
+        let type_url = TypeUrl::from(request.type_url.as_str());
+        if self.subscriptions.len() >= MAX_TYPES && !self.subscriptions.contains_key(&type_url) {
+            return Err(ProtocolError::TooManyTypes);
+        }
+        let subscription = self.subscriptions.entry(type_url.clone()).or_default();
+        let kind = subscription.kind_of(request);
+        if kind == RequestKind::Nack {
+            subscription.reject_last_response();
+        }
+        if kind != RequestKind::Stale {
+            let wanted = subscription.read_names(&type_url, &request.resource_names);
+            subscription.subscribe(wanted);
+        }
+        Ok(kind)
+    }
+
+    /// Takes a new view in.
+    pub(crate) fn handle_view(&mut self, view: Option<Arc<View>>) {
+        for (type_url, subscription) in &mut self.subscriptions {
+            let before = self.view.as_ref().and_then(|view| view.get(type_url));
+            let after = view.as_ref().and_then(|view| view.get(type_url));
+            subscription.view_changed |= match (before, after) {
+                (Some(before), Some(after)) => !Arc::ptr_eq(before, after),
+                // The first view of all is news even where it holds nothing of the type.
+                (None, None) => self.view.is_some() != view.is_some(),
+                _ => true,
+            };
+        }
+        self.view = view;
+    }
+
+    /// The next response, if there is one to send. A type to which `may_send` says no keeps its turn for later.
+    pub(crate) fn poll_response(&mut self, mut may_send: impl FnMut(&TypeUrl) -> bool) -> Option<Response> {
+        let view = self.view.clone()?;
+        // The order in which a client can use things: what is referred to first (P-91).
+        let mut dirty: Vec<&TypeUrl> =
+            self.subscriptions.iter().filter(|(_, s)| s.is_dirty()).map(|(type_url, _)| type_url).collect();
+        dirty.sort_by_key(|type_url| type_url.rank());
+        let dirty: Vec<TypeUrl> = dirty.into_iter().cloned().collect();
+        for type_url in dirty {
+            let subscription = self.subscriptions.get_mut(&type_url)?;
+            let nothing = Arc::default();
+            let content = view.get(&type_url).unwrap_or(&nothing);
+            let is_full = type_url.is_state_of_the_world();
+            if !subscription.has_news(content, is_full) {
+                subscription.settle();
+                continue;
+            }
+            if !may_send(&type_url) {
+                continue;
+            }
+            self.responses += 1;
+            let nonce = format!("{}{}", self.nonce_prefix, self.responses);
+            return Some(subscription.respond(type_url, content, is_full, nonce));
+        }
+        None
+    }
+
+    /// Who is at the other end; empty until the first request, and if that did not say.
+    pub(crate) fn node_id(&self) -> Option<&str> {
+        self.node_id.as_deref()
+    }
+}
+
+/// What a client wants of one type, and what it has.
+#[derive(Debug, Default)]
+struct Subscription {
+    wanted: Wanted,
+    /// Whether any request of this type listed names: from then on an empty list means "nothing" (P-47).
+    ever_named: bool,
+    /// What was sent and is still wanted.
+    sent: BTreeMap<String, Delivery>,
+    last: Option<LastResponse>,
+    names_changed: bool,
+    view_changed: bool,
+}
+
+impl Subscription {
+    fn kind_of(&self, request: &DiscoveryRequest) -> RequestKind {
+        match &self.last {
+            // Before the first response of the type there is nothing to answer, whatever the nonce says.
+            None => RequestKind::Subscribe,
+            Some(_) if request.response_nonce.is_empty() => RequestKind::Subscribe,
+            Some(last) if last.nonce != request.response_nonce => RequestKind::Stale,
+            // Only this field tells a NACK; versions prove nothing (P-39).
+            Some(_) if request.error_detail.is_some() => RequestKind::Nack,
+            Some(_) => RequestKind::Ack,
+        }
+    }
+
+    /// A client may have dropped the whole response, good resources included. So all of it counts as not delivered,
+    /// but is not sent again before something changes: that would be a loop.
+    fn reject_last_response(&mut self) {
+        for name in self.last.iter().flat_map(|last| &last.names) {
+            if let Some(delivery) = self.sent.get_mut(name) {
+                delivery.rejected = true;
+            }
+        }
+    }
+
+    fn read_names(&mut self, type_url: &TypeUrl, names: &[String]) -> Wanted {
+        let knows_wildcard = type_url.is_state_of_the_world();
+        self.ever_named |= !names.is_empty();
+        let mut wanted = Wanted { all: knows_wildcard && !self.ever_named, names: names.iter().cloned().collect() };
+        if knows_wildcard && wanted.names.remove(WILDCARD) {
+            wanted.all = true;
+        }
+        wanted
+    }
+
+    fn subscribe(&mut self, wanted: Wanted) {
+        if wanted == self.wanted {
+            return;
+        }
+        self.wanted = wanted;
+        // Who unsubscribes and subscribes again must be sent the resource again (P-43).
+        self.sent.retain(|name, _| self.wanted.contains(name));
+        self.names_changed = true;
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.names_changed || self.view_changed
+    }
+
+    fn settle(&mut self) {
+        (self.names_changed, self.view_changed) = (false, false);
+    }
+
+    fn has_news(&self, content: &TypeView, is_full: bool) -> bool {
+        let unanswered = is_full && self.last.is_none() && !self.wanted.is_empty();
+        let removed = || is_full && self.sent.keys().any(|name| !content.resources.contains_key(name));
+        unanswered || self.wanted.in_view(content).any(|(name, entry)| self.is_new(name, entry)) || removed()
+    }
+
+    fn respond(&mut self, type_url: TypeUrl, content: &TypeView, is_full: bool, nonce: String) -> Response {
+        let mut message = DiscoveryResponse {
+            version_info: if content.version.is_empty() { NO_VERSION.to_owned() } else { content.version.clone() },
+            type_url: type_url.as_str().to_owned(),
+            nonce: nonce.clone(),
+            control_plane: Some(ServerIdentity { identifier: IDENTITY.to_owned() }),
+            ..DiscoveryResponse::default()
+        };
+        let mut names = Vec::new();
+        for (name, entry) in self.wanted.in_view(content) {
+            let rejected = self.view_changed && self.sent.get(name).is_some_and(|delivery| delivery.rejected);
+            let due = rejected || self.is_new(name, entry);
+            match &entry.body {
+                // LDS and CDS responses carry everything that is subscribed (P-49).
+                Body::Message(any) if due || is_full => message.resources.push(content.pack(name, any, entry.stamp)),
+                // An error is said once (P-61).
+                Body::Error { code, message: text } if due => {
+                    let status = RpcStatus { code: *code as i32, message: text.clone(), details: Vec::new() };
+                    let resource_name = ResourceName { name: name.clone(), ..ResourceName::default() };
+                    message
+                        .resource_errors
+                        .push(ResourceError { resource_name: Some(resource_name), error_detail: Some(status) });
+                }
+                _ => continue,
+            }
+            names.push((name.clone(), Delivery { stamp: entry.stamp, rejected: false }));
+        }
+        self.sent.retain(|name, _| content.resources.contains_key(name));
+        self.sent.extend(names.iter().cloned());
+        let names: Vec<String> = names.into_iter().map(|(name, _)| name).collect();
+        self.last = Some(LastResponse { nonce, names: names.clone() });
+        self.settle();
+        Response { type_url, names, message }
+    }
+
+    fn is_new(&self, name: &str, entry: &Entry) -> bool {
+        self.sent.get(name).is_none_or(|delivery| delivery.stamp != entry.stamp)
+    }
+}
+
+/// Which resources of a type a client wants.
+#[derive(Debug, Default, PartialEq)]
+struct Wanted {
+    all: bool,
+    names: BTreeSet<String>,
+}
+
+impl Wanted {
+    fn contains(&self, name: &str) -> bool {
+        self.all || self.names.contains(name)
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.all && self.names.is_empty()
+    }
+
+    fn in_view<'a>(&'a self, content: &'a TypeView) -> Box<dyn Iterator<Item = (&'a String, &'a Entry)> + 'a> {
+        if self.all {
+            return Box::new(content.resources.iter());
+        }
+        Box::new(self.names.iter().filter_map(|name| content.resources.get_key_value(name)))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Delivery {
+    stamp: u64,
+    rejected: bool,
+}
+
+#[derive(Debug)]
+struct LastResponse {
+    nonce: String,
+    names: Vec<String>,
+}
+
+const WILDCARD: &str = "*";
+/// The version of a type that was never in a snapshot.
+const NO_VERSION: &str = "0";
+const IDENTITY: &str = "mainstay";
+/// A stream with more types than this is not a client of ours.
+const MAX_TYPES: usize = 256;

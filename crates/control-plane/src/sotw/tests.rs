@@ -1,0 +1,377 @@
+use envoy_types::pb::envoy::config::core::v3::Node;
+use envoy_types::pb::envoy::service::discovery::v3::Resource as Wrapper;
+use prost::Message;
+use tonic::Code;
+
+use super::*;
+use crate::resources;
+use crate::snapshot::{Snapshot, SnapshotBuilder};
+
+#[test]
+fn a_subscription_is_answered_and_an_ack_is_not() {
+    // P-27, P-35.
+    let mut peer = Peer::serving(clusters(["a", "b"]));
+    assert_eq!(peer.request(TypeUrl::CLUSTER, ["a"]), RequestKind::Subscribe);
+    let response = peer.response();
+    assert_eq!(response.names, ["a"]);
+    assert_eq!(response.message.version_info, "1");
+    assert_eq!(response.message.type_url, TypeUrl::CLUSTER.as_str());
+    assert_eq!(peer.answer(TypeUrl::CLUSTER, ["a"], &response), RequestKind::Ack);
+    peer.is_quiet();
+}
+
+#[test]
+fn the_node_comes_with_the_first_message_only() {
+    // P-16.
+    let mut peer = Peer::new();
+    assert_eq!(peer.stream.node_id(), None);
+    let node = Some(Node { id: "n1".to_owned(), ..Node::default() });
+    let first = DiscoveryRequest { node, ..request(TypeUrl::CLUSTER, ["a"], "") };
+    peer.stream.handle_request(&first).unwrap();
+    peer.request(TypeUrl::CLUSTER, ["a", "b"]);
+    assert_eq!(peer.stream.node_id(), Some("n1"));
+}
+
+#[test]
+fn nothing_is_said_before_a_snapshot_is_set() {
+    let mut peer = Peer::new();
+    peer.request(TypeUrl::LISTENER, ["a"]);
+    peer.is_quiet();
+    peer.set(Snapshot::builder().listener(resources::listener("a", resources::rds("r"))));
+    assert_eq!(peer.response().names, ["a"]);
+}
+
+#[test]
+fn lds_and_cds_say_at_once_that_there_is_nothing_and_other_types_wait() {
+    // P-40, P-44: an empty LDS or CDS response is the state of the world; an empty one of another type says nothing.
+    let mut peer = Peer::serving(clusters([]));
+    peer.request(TypeUrl::LISTENER, ["a"]);
+    let response = peer.response();
+    assert_eq!(response.type_url, TypeUrl::LISTENER);
+    assert!(response.message.resources.is_empty());
+    assert!(!response.message.version_info.is_empty());
+    peer.answer(TypeUrl::LISTENER, ["a"], &response);
+    peer.request(TypeUrl::ENDPOINTS, ["a"]);
+    peer.is_quiet();
+}
+
+#[test]
+fn a_new_snapshot_is_sent_only_for_types_that_changed() {
+    let mut peer = Peer::serving(clusters(["a"]).endpoints(resources::endpoints("a", ["h:1"])));
+    peer.request(TypeUrl::CLUSTER, ["a"]);
+    peer.request(TypeUrl::ENDPOINTS, ["a"]);
+    peer.drain();
+    peer.set(clusters(["a"]).endpoints(resources::endpoints("a", ["h:2"])));
+    let response = peer.response();
+    assert_eq!((response.type_url, response.message.version_info.as_str()), (TypeUrl::ENDPOINTS, "2"));
+    peer.is_quiet();
+}
+
+#[test]
+fn a_change_of_what_nobody_wants_is_not_sent() {
+    let mut peer = Peer::serving(clusters(["a"]));
+    peer.request(TypeUrl::CLUSTER, ["a"]);
+    peer.drain();
+    peer.set(clusters(["a", "b"]));
+    peer.is_quiet();
+}
+
+#[test]
+fn types_go_in_the_order_in_which_a_client_can_use_them() {
+    // P-91.
+    let mut peer = Peer::new();
+    for type_url in [TypeUrl::ROUTE, TypeUrl::LISTENER, TypeUrl::ENDPOINTS, TypeUrl::CLUSTER] {
+        peer.request(type_url, ["a"]);
+    }
+    peer.set(
+        clusters(["a"])
+            .endpoints(resources::endpoints("a", ["h:1"]))
+            .listener(resources::listener("a", resources::rds("a")))
+            .route(resources::route("a", "a")),
+    );
+    let order: Vec<_> = peer.drain().into_iter().map(|response| response.type_url).collect();
+    assert_eq!(order, [TypeUrl::CLUSTER, TypeUrl::ENDPOINTS, TypeUrl::LISTENER, TypeUrl::ROUTE]);
+}
+
+#[test]
+fn cds_responses_carry_everything_and_eds_responses_what_changed() {
+    // P-44, P-49.
+    let mut peer = Peer::serving(
+        clusters(["a", "b"])
+            .endpoints(resources::endpoints("a", ["h:1"]))
+            .endpoints(resources::endpoints("b", ["h:1"])),
+    );
+    peer.request(TypeUrl::CLUSTER, ["a"]);
+    peer.request(TypeUrl::ENDPOINTS, ["a"]);
+    peer.drain();
+    peer.request(TypeUrl::CLUSTER, ["a", "b"]);
+    assert_eq!(peer.response().names, ["a", "b"]);
+    peer.request(TypeUrl::ENDPOINTS, ["a", "b"]);
+    assert_eq!(peer.response().names, ["b"]);
+}
+
+#[test]
+fn a_deleted_cluster_is_absent_from_the_next_response_and_deleted_endpoints_are_not_mentioned() {
+    // P-49, P-52.
+    let mut peer = Peer::serving(clusters(["a", "b"]).endpoints(resources::endpoints("b", ["h:1"])));
+    peer.request(TypeUrl::CLUSTER, ["a", "b"]);
+    peer.request(TypeUrl::ENDPOINTS, ["b"]);
+    peer.drain();
+    peer.set(clusters(["a"]));
+    let response = peer.response();
+    assert_eq!((response.type_url, response.names), (TypeUrl::CLUSTER, vec!["a".to_owned()]));
+    peer.is_quiet();
+    peer.set(Snapshot::builder());
+    assert!(peer.response().names.is_empty());
+    peer.is_quiet();
+}
+
+#[test]
+fn a_nack_is_not_answered_with_the_same_again() {
+    // P-39. go-control-plane sends the rejected resource again at once, for ever.
+    let mut peer = Peer::serving(clusters(["a"]));
+    peer.request(TypeUrl::CLUSTER, ["a"]);
+    let response = peer.response();
+    assert_eq!(peer.reject(TypeUrl::CLUSTER, ["a"], &response), RequestKind::Nack);
+    peer.is_quiet();
+    peer.set(Snapshot::builder().cluster(resources::logical_dns_cluster("a", "h:1")));
+    assert_eq!(peer.response().message.version_info, "2");
+}
+
+#[test]
+fn what_a_client_may_have_dropped_with_a_nack_is_sent_again_with_the_next_change() {
+    let good = resources::endpoints("good", ["h:1"]);
+    let mut peer =
+        Peer::serving(Snapshot::builder().endpoints(good.clone()).endpoints(resources::endpoints("bad", ["h:0"])));
+    peer.request(TypeUrl::ENDPOINTS, ["bad", "good"]);
+    let response = peer.response();
+    peer.reject(TypeUrl::ENDPOINTS, ["bad", "good", "new"], &response);
+    peer.is_quiet();
+    peer.set(Snapshot::builder().endpoints(good).endpoints(resources::endpoints("bad", ["h:1"])));
+    assert_eq!(peer.response().names, ["bad", "good"]);
+}
+
+#[test]
+fn a_nack_that_adds_a_name_gets_that_name_only() {
+    let mut peer = Peer::serving(
+        Snapshot::builder()
+            .endpoints(resources::endpoints("bad", ["h:0"]))
+            .endpoints(resources::endpoints("new", ["h:1"])),
+    );
+    peer.request(TypeUrl::ENDPOINTS, ["bad"]);
+    let response = peer.response();
+    peer.reject(TypeUrl::ENDPOINTS, ["bad", "new"], &response);
+    assert_eq!(peer.response().names, ["new"]);
+}
+
+#[test]
+fn a_request_with_a_stale_nonce_is_ignored() {
+    // P-46.
+    let mut peer = Peer::serving(clusters(["a", "b"]));
+    peer.request(TypeUrl::CLUSTER, ["a"]);
+    let first = peer.response();
+    peer.set(clusters(["b"]));
+    let second = peer.response();
+    assert_eq!(peer.answer(TypeUrl::CLUSTER, ["a", "b"], &first), RequestKind::Stale);
+    peer.is_quiet();
+    assert_eq!(peer.answer(TypeUrl::CLUSTER, ["a", "b"], &second), RequestKind::Ack);
+    assert_eq!(peer.response().names, ["b"]);
+}
+
+#[test]
+fn a_nonce_from_an_earlier_stream_does_not_hide_the_first_request() {
+    let mut peer = Peer::serving(clusters(["a"]));
+    let kind = peer.stream.handle_request(&request(TypeUrl::CLUSTER, ["a"], "from another stream"));
+    assert_eq!(kind, Ok(RequestKind::Subscribe));
+    assert_eq!(peer.response().names, ["a"]);
+}
+
+#[test]
+fn nonces_are_never_repeated() {
+    let mut peer = Peer::serving(clusters(["a"]).endpoints(resources::endpoints("a", ["h:1"])));
+    peer.request(TypeUrl::CLUSTER, ["a"]);
+    peer.request(TypeUrl::ENDPOINTS, ["a"]);
+    let nonces: BTreeSet<_> = peer.drain().into_iter().map(|response| response.message.nonce).collect();
+    assert_eq!(nonces.len(), 2);
+}
+
+#[test]
+fn an_empty_list_at_first_is_a_wildcard_for_lds_and_cds_only() {
+    // P-47, legacy form.
+    let mut peer = Peer::serving(clusters(["a", "b"]).endpoints(resources::endpoints("a", ["h:1"])));
+    peer.request(TypeUrl::CLUSTER, []);
+    assert_eq!(peer.response().names, ["a", "b"]);
+    peer.request(TypeUrl::ENDPOINTS, []);
+    peer.is_quiet();
+    peer.set(clusters(["a", "b", "c"]));
+    assert_eq!(peer.response().names, ["a", "b", "c"]);
+}
+
+#[test]
+fn a_star_is_a_wildcard_beside_names() {
+    // P-47.
+    let mut peer = Peer::serving(clusters(["a", "b"]));
+    peer.request(TypeUrl::CLUSTER, ["a"]);
+    peer.drain();
+    peer.request(TypeUrl::CLUSTER, ["*", "a"]);
+    assert_eq!(peer.response().names, ["a", "b"]);
+}
+
+#[test]
+fn an_empty_list_after_names_means_nothing() {
+    // P-34, P-47.
+    let mut peer = Peer::serving(clusters(["a"]));
+    peer.request(TypeUrl::CLUSTER, ["a"]);
+    let response = peer.response();
+    peer.answer(TypeUrl::CLUSTER, [], &response);
+    peer.set(clusters(["a", "b"]));
+    peer.is_quiet();
+}
+
+#[test]
+fn who_unsubscribes_and_comes_back_is_sent_the_resource_again() {
+    // P-43; go-control-plane issue 431.
+    for type_url in [TypeUrl::CLUSTER, TypeUrl::ENDPOINTS] {
+        let mut peer = Peer::serving(clusters(["a", "b"]).endpoints(resources::endpoints("a", ["h:1"])));
+        peer.request(type_url.clone(), ["a"]);
+        let response = peer.response();
+        peer.answer(type_url.clone(), [], &response);
+        peer.is_quiet();
+        peer.answer(type_url.clone(), ["a"], &response);
+        assert_eq!(peer.response().names, ["a"]);
+    }
+}
+
+#[test]
+fn errors_are_sent_once_and_beside_resources() {
+    // P-59, P-61.
+    let error = |b: SnapshotBuilder| b.error(TypeUrl::CLUSTER, "gone", Code::NotFound, "no such cluster");
+    let mut peer = Peer::serving(error(clusters(["a"])));
+    peer.request(TypeUrl::CLUSTER, ["a", "gone"]);
+    let response = peer.response();
+    assert_eq!(response.message.resources.len(), 1);
+    let [error_sent] = response.message.resource_errors.as_slice() else { panic!("{response:?}") };
+    assert_eq!(error_sent.resource_name.as_ref().unwrap().name, "gone");
+    assert_eq!(error_sent.error_detail.as_ref().unwrap().code, Code::NotFound as i32);
+    peer.set(error(Snapshot::builder().cluster(resources::logical_dns_cluster("a", "h:1"))));
+    assert!(peer.response().message.resource_errors.is_empty());
+}
+
+#[test]
+fn collections_are_always_wrapped_and_other_types_on_demand() {
+    // P-64, P-65.
+    let snapshot = || clusters(["a"]).endpoint_collection("list", resources::endpoint_collection(["h:1"]));
+    let mut peer = Peer::serving(snapshot());
+    peer.request(TypeUrl::ENDPOINT_COLLECTION, ["list"]);
+    let response = peer.response();
+    assert_eq!(response.message.type_url, TypeUrl::ENDPOINT_COLLECTION.as_str());
+    assert_eq!(unwrap(&response), ("list".to_owned(), TypeUrl::ENDPOINT_COLLECTION));
+    peer.request(TypeUrl::CLUSTER, ["a"]);
+    assert_eq!(peer.response().message.resources[0].type_url, TypeUrl::CLUSTER.as_str());
+    peer.set(snapshot().wrap_all());
+    assert_eq!(unwrap(&peer.response()), ("a".to_owned(), TypeUrl::CLUSTER));
+    peer.is_quiet();
+}
+
+#[test]
+fn a_type_that_is_held_back_keeps_its_turn_and_skips_what_is_outdated() {
+    let mut peer = Peer::serving(clusters(["a"]).endpoints(resources::endpoints("a", ["h:1"])));
+    peer.request(TypeUrl::CLUSTER, ["a"]);
+    peer.request(TypeUrl::ENDPOINTS, ["a"]);
+    let response = peer.stream.poll_response(|type_url| *type_url != TypeUrl::CLUSTER).unwrap();
+    assert_eq!(response.type_url, TypeUrl::ENDPOINTS);
+    assert!(peer.stream.poll_response(|type_url| *type_url != TypeUrl::CLUSTER).is_none());
+    peer.set(Snapshot::builder().cluster(resources::logical_dns_cluster("a", "h:1")));
+    assert_eq!(peer.response().message.version_info, "2");
+    peer.is_quiet();
+}
+
+#[test]
+fn a_request_without_a_type_ends_the_stream() {
+    let mut peer = Peer::new();
+    assert_eq!(peer.stream.handle_request(&DiscoveryRequest::default()), Err(ProtocolError::NoTypeUrl));
+}
+
+#[test]
+fn the_number_of_types_on_a_stream_is_bounded() {
+    let mut peer = Peer::new();
+    for n in 0..MAX_TYPES {
+        peer.request(TypeUrl::from(format!("type.{n}")), ["a"]);
+    }
+    let one_more = request(TypeUrl::from("one.More"), ["a"], "");
+    assert_eq!(peer.stream.handle_request(&one_more), Err(ProtocolError::TooManyTypes));
+    peer.request(TypeUrl::from("type.0"), ["b"]);
+}
+
+/// A stream and the view that it is served.
+struct Peer {
+    stream: Sotw,
+    view: Option<Arc<View>>,
+    stamp: u64,
+}
+
+impl Peer {
+    fn new() -> Self {
+        Self { stream: Sotw::new("s."), view: None, stamp: 0 }
+    }
+
+    fn serving(snapshot: SnapshotBuilder) -> Self {
+        let mut peer = Self::new();
+        peer.set(snapshot);
+        peer
+    }
+
+    fn set(&mut self, snapshot: SnapshotBuilder) {
+        self.stamp += 1;
+        let previous = self.view.take().unwrap_or_default();
+        self.view = Some(Arc::new(View::advance(&previous, snapshot.build(), self.stamp)));
+        self.stream.handle_view(self.view.clone());
+    }
+
+    fn request<const N: usize>(&mut self, type_url: TypeUrl, names: [&str; N]) -> RequestKind {
+        self.stream.handle_request(&request(type_url, names, "")).unwrap()
+    }
+
+    fn answer<const N: usize>(&mut self, type_url: TypeUrl, names: [&str; N], response: &Response) -> RequestKind {
+        self.stream.handle_request(&request(type_url, names, &response.message.nonce)).unwrap()
+    }
+
+    fn reject<const N: usize>(&mut self, type_url: TypeUrl, names: [&str; N], response: &Response) -> RequestKind {
+        let error_detail = Some(RpcStatus { code: 3, message: "bad".to_owned(), details: Vec::new() });
+        let request = DiscoveryRequest { error_detail, ..request(type_url, names, &response.message.nonce) };
+        self.stream.handle_request(&request).unwrap()
+    }
+
+    fn response(&mut self) -> Response {
+        self.stream.poll_response(|_| true).expect("a response")
+    }
+
+    fn drain(&mut self) -> Vec<Response> {
+        std::iter::from_fn(|| self.stream.poll_response(|_| true)).collect()
+    }
+
+    fn is_quiet(&mut self) {
+        let response = self.stream.poll_response(|_| true);
+        assert!(response.is_none(), "{response:?}");
+    }
+}
+
+fn request<const N: usize>(type_url: TypeUrl, names: [&str; N], nonce: &str) -> DiscoveryRequest {
+    DiscoveryRequest {
+        type_url: type_url.as_str().to_owned(),
+        resource_names: names.map(str::to_owned).to_vec(),
+        response_nonce: nonce.to_owned(),
+        ..DiscoveryRequest::default()
+    }
+}
+
+fn clusters<const N: usize>(names: [&str; N]) -> SnapshotBuilder {
+    names.into_iter().map(resources::eds_cluster).fold(Snapshot::builder(), SnapshotBuilder::cluster)
+}
+
+fn unwrap(response: &Response) -> (String, TypeUrl) {
+    let any = &response.message.resources[0];
+    assert_eq!(any.type_url, TypeUrl::RESOURCE.as_str());
+    let wrapper = Wrapper::decode(any.value.as_slice()).unwrap();
+    (wrapper.name, TypeUrl::from(wrapper.resource.unwrap().type_url))
+}

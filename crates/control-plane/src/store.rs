@@ -1,0 +1,159 @@
+//! The control plane itself: which snapshot is in force for which node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::snapshot::Snapshot;
+use crate::type_url::TypeUrl;
+use crate::view::View;
+
+/// Holds the snapshots in force. Clones share them, and any number of servers can serve them.
+///
+/// ```
+/// use mainstay_control_plane::{ControlPlane, Snapshot, TypeUrl, resources};
+///
+/// let control_plane = ControlPlane::new();
+/// control_plane.set(Snapshot::builder().cluster(resources::eds_cluster("a")));
+/// control_plane.update(|snapshot| snapshot.insert(resources::endpoints("a", ["127.0.0.1:1"])));
+/// assert_eq!(control_plane.version(&TypeUrl::CLUSTER).as_deref(), Some("1"));
+/// assert_eq!(control_plane.version(&TypeUrl::ENDPOINTS).as_deref(), Some("2"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ControlPlane {
+    store: Arc<watch::Sender<Store>>,
+}
+
+impl ControlPlane {
+    /// A control plane with nothing to serve: it answers no request until a snapshot is set.
+    pub fn new() -> Self {
+        Self { store: Arc::new(watch::Sender::new(Store::default())) }
+    }
+
+    /// Puts a snapshot into force for every node that has none of its own. Every open stream is sent what changed.
+    pub fn set(&self, snapshot: impl Into<Snapshot>) {
+        let snapshot = snapshot.into();
+        self.store.send_modify(|store| store.set(snapshot));
+    }
+
+    /// Puts a snapshot into force for one node, in place of the one for all nodes.
+    pub fn set_for_node(&self, node_id: impl Into<String>, snapshot: impl Into<Snapshot>) {
+        let (node_id, snapshot) = (node_id.into(), snapshot.into());
+        self.store.send_modify(|store| store.set_for_node(node_id, snapshot));
+    }
+
+    /// Takes back a node's own snapshot; the one for all nodes is in force for it again.
+    pub fn clear_node(&self, node_id: &str) {
+        self.store.send_modify(|store| {
+            store.nodes.remove(node_id);
+        });
+    }
+
+    /// Changes the snapshot for all nodes in place, starting from an empty one if there is none.
+    pub fn update(&self, change: impl FnOnce(&mut Snapshot)) {
+        self.store.send_modify(|store| {
+            let mut snapshot = store.default.as_ref().map(|view| view.to_snapshot()).unwrap_or_default();
+            change(&mut snapshot);
+            store.set(snapshot);
+        });
+    }
+
+    /// Puts a whole set of snapshots into force at once. Nodes that are not in it lose their own.
+    pub fn replace(&self, snapshots: Snapshots) {
+        self.store.send_modify(|store| {
+            // Nodes first: what they were served before may be the old snapshot for all nodes.
+            let stale: Vec<_> = store.nodes.keys().filter(|id| !snapshots.nodes.contains_key(*id)).cloned().collect();
+            for (node_id, snapshot) in snapshots.nodes {
+                store.set_for_node(node_id, snapshot);
+            }
+            for node_id in stale {
+                store.nodes.remove(&node_id);
+            }
+            store.set(snapshots.default);
+        });
+    }
+
+    /// The snapshot in force for all nodes.
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        self.store.borrow().default.as_ref().map(|view| view.to_snapshot())
+    }
+
+    /// The snapshot in force for a node: its own, or else the one for all nodes.
+    pub fn snapshot_for_node(&self, node_id: &str) -> Option<Snapshot> {
+        self.store.borrow().view(node_id).map(|view| view.to_snapshot())
+    }
+
+    /// The version of a type in the snapshot for all nodes.
+    pub fn version(&self, type_url: &TypeUrl) -> Option<String> {
+        Some(self.store.borrow().default.as_ref()?.get(type_url)?.version.clone())
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Store> {
+        self.store.subscribe()
+    }
+
+    /// A stamp that no resource has yet; faults use it for what they put in the place of resources.
+    pub(crate) fn new_stamp(&self) -> u64 {
+        let mut stamp = 0;
+        self.store.send_if_modified(|store| {
+            stamp = store.new_stamp();
+            false
+        });
+        stamp
+    }
+}
+
+impl Default for ControlPlane {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Snapshots for several nodes, to be put into force together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshots {
+    /// For every node that has none of its own.
+    pub default: Snapshot,
+    /// By node id.
+    pub nodes: BTreeMap<String, Snapshot>,
+}
+
+/// The views in force.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    last_stamp: u64,
+    default: Option<Arc<View>>,
+    nodes: BTreeMap<String, Arc<View>>,
+}
+
+impl Store {
+    /// What a node is served.
+    pub(crate) fn view(&self, node_id: &str) -> Option<&Arc<View>> {
+        self.nodes.get(node_id).or(self.default.as_ref())
+    }
+
+    fn set(&mut self, snapshot: Snapshot) {
+        let stamp = self.new_stamp();
+        self.default = Some(Arc::new(advance(self.default.as_deref(), snapshot, stamp)));
+    }
+
+    fn set_for_node(&mut self, node_id: String, snapshot: Snapshot) {
+        let stamp = self.new_stamp();
+        let view = Arc::new(advance(self.view(&node_id).map(Arc::as_ref), snapshot, stamp));
+        self.nodes.insert(node_id, view);
+    }
+
+    /// Stamps are never reused, not even between nodes, because a node can move from one view to another.
+    fn new_stamp(&mut self) -> u64 {
+        self.last_stamp += 1;
+        self.last_stamp
+    }
+}
+
+fn advance(previous: Option<&View>, snapshot: Snapshot, stamp: u64) -> View {
+    match previous {
+        Some(previous) => View::advance(previous, snapshot, stamp),
+        None => View::advance(&View::default(), snapshot, stamp),
+    }
+}

@@ -1,0 +1,187 @@
+//! A snapshot in force: every type has a version and every resource knows when it last changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::service::discovery::v3::Resource as Wrapper;
+use envoy_types::pb::google::protobuf::Any;
+use prost::Message;
+
+use crate::snapshot::{Body, Snapshot, TypeContent};
+use crate::type_url::TypeUrl;
+
+/// What one node is served at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    types: BTreeMap<TypeUrl, Arc<TypeView>>,
+    wrap_all: bool,
+}
+
+impl View {
+    /// Puts a snapshot into force in place of `previous`. What did not change keeps its version and its stamps; what
+    /// did gets `stamp`, which must be new.
+    pub(crate) fn advance(previous: &View, snapshot: Snapshot, stamp: u64) -> Self {
+        let Snapshot { types: mut contents, wrap_all } = snapshot;
+        // A type whose last resource went away is still a type with a (new) version: its absence must be told.
+        for type_url in previous.types.keys() {
+            contents.entry(type_url.clone()).or_default();
+        }
+        let types = contents
+            .into_iter()
+            .map(|(type_url, content)| {
+                let wrap = wrap_all || type_url.is_nameless();
+                let now = TypeView::advance(previous.types.get(&type_url), content, stamp, wrap);
+                (type_url, now)
+            })
+            .collect();
+        Self { types, wrap_all }
+    }
+
+    /// The resources of a type, if it was ever in a snapshot.
+    pub(crate) fn get(&self, type_url: &TypeUrl) -> Option<&Arc<TypeView>> {
+        self.types.get(type_url)
+    }
+
+    /// The same view with some resources replaced; for faults.
+    pub(crate) fn overlay<'a>(&self, replacements: impl IntoIterator<Item = (&'a TypeUrl, &'a str, Entry)>) -> Self {
+        let mut types = self.types.clone();
+        for (type_url, name, entry) in replacements {
+            let content = Arc::make_mut(types.entry(type_url.clone()).or_default());
+            content.version = format!("{}+{}", content.version, entry.stamp);
+            content.resources.insert(name.to_owned(), entry);
+        }
+        Self { types, wrap_all: self.wrap_all }
+    }
+
+    /// The snapshot from which this view was made.
+    pub(crate) fn to_snapshot(&self) -> Snapshot {
+        let types = self.types.iter().filter(|(_, view)| view.given_version || !view.resources.is_empty());
+        let types = types.map(|(type_url, view)| {
+            let version = view.given_version.then(|| view.version.clone());
+            let resources = view.resources.iter().map(|(name, entry)| (name.clone(), entry.body.clone())).collect();
+            (type_url.clone(), TypeContent { version, resources })
+        });
+        Snapshot { types: types.collect(), wrap_all: self.wrap_all }
+    }
+}
+
+/// The resources of one type in a view.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TypeView {
+    pub(crate) version: String,
+    pub(crate) resources: BTreeMap<String, Entry>,
+    given_version: bool,
+    wrap: bool,
+}
+
+impl TypeView {
+    fn advance(previous: Option<&Arc<Self>>, content: TypeContent, stamp: u64, wrap: bool) -> Arc<Self> {
+        let given_version = content.version.is_some();
+        // A version that the caller moved by hand means "send it all again"; so does another form of sending.
+        let forced = previous
+            .is_some_and(|old| old.wrap != wrap || content.version.as_ref().is_some_and(|given| *given != old.version));
+        let mut changed = forced || previous.is_none_or(|old| old.resources.len() != content.resources.len());
+        let keep = |name: &str, body: &Body| {
+            let old = previous.filter(|_| !forced)?.resources.get(name)?;
+            (old.body == *body).then_some(old.stamp)
+        };
+        let resources = content
+            .resources
+            .into_iter()
+            .map(|(name, body)| {
+                let kept = keep(&name, &body);
+                changed |= kept.is_none();
+                (name, Entry { stamp: kept.unwrap_or(stamp), body })
+            })
+            .collect();
+        match previous {
+            // The same allocation: streams see at a glance that nothing changed.
+            Some(old) if !changed && old.given_version == given_version => Arc::clone(old),
+            Some(old) if !changed => Arc::new(Self { given_version, ..old.as_ref().clone() }),
+            _ => {
+                let version = content.version.unwrap_or_else(|| stamp.to_string());
+                Arc::new(Self { version, resources, given_version, wrap })
+            }
+        }
+    }
+
+    /// What goes into a response for a message of this type.
+    pub(crate) fn pack(&self, name: &str, message: &Any, stamp: u64) -> Any {
+        if !self.wrap {
+            return message.clone();
+        }
+        let wrapper = Wrapper {
+            name: name.to_owned(),
+            version: stamp.to_string(),
+            resource: Some(message.clone()),
+            ..Wrapper::default()
+        };
+        Any { type_url: TypeUrl::RESOURCE.as_str().to_owned(), value: wrapper.encode_to_vec() }
+    }
+}
+
+/// One resource in a view.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// Changes whenever the content changes, and is never used for two contents: streams compare only this.
+    pub(crate) stamp: u64,
+    /// What goes into a response.
+    pub(crate) body: Body,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources;
+
+    #[test]
+    fn only_types_whose_content_changed_get_a_new_version() {
+        let first = View::advance(&View::default(), snapshot("backend:1").into(), 1);
+        let second = View::advance(&first, snapshot("backend:2").into(), 2);
+        assert_eq!(version(&second, TypeUrl::CLUSTER), "1");
+        assert_eq!(version(&second, TypeUrl::ENDPOINTS), "2");
+        assert_eq!(stamp(&second, TypeUrl::CLUSTER, "c"), 1);
+        assert_eq!(stamp(&second, TypeUrl::ENDPOINTS, "c"), 2);
+    }
+
+    #[test]
+    fn an_equal_snapshot_changes_nothing() {
+        let first = View::advance(&View::default(), snapshot("backend:1").into(), 1);
+        let second = View::advance(&first, snapshot("backend:1").into(), 2);
+        assert!(Arc::ptr_eq(first.get(&TypeUrl::CLUSTER).unwrap(), second.get(&TypeUrl::CLUSTER).unwrap()));
+        assert!(Arc::ptr_eq(first.get(&TypeUrl::ENDPOINTS).unwrap(), second.get(&TypeUrl::ENDPOINTS).unwrap()));
+        assert_eq!(second.to_snapshot(), snapshot("backend:1").build());
+    }
+
+    #[test]
+    fn a_type_that_went_away_has_a_new_version_and_no_resources() {
+        let first = View::advance(&View::default(), snapshot("backend:1").into(), 1);
+        let second = View::advance(&first, Snapshot::default(), 2);
+        assert_eq!(version(&second, TypeUrl::CLUSTER), "2");
+        assert!(second.get(&TypeUrl::CLUSTER).unwrap().resources.is_empty());
+        assert_eq!(second.to_snapshot(), Snapshot::default());
+    }
+
+    #[test]
+    fn a_given_version_that_moves_changes_every_stamp_of_its_type() {
+        let given = |v: &str| snapshot("backend:1").version(TypeUrl::CLUSTER, v).build();
+        let first = View::advance(&View::default(), given("a"), 1);
+        let same = View::advance(&first, given("a"), 2);
+        assert_eq!((version(&same, TypeUrl::CLUSTER), stamp(&same, TypeUrl::CLUSTER, "c")), ("a", 1));
+        let moved = View::advance(&same, given("b"), 3);
+        assert_eq!((version(&moved, TypeUrl::CLUSTER), stamp(&moved, TypeUrl::CLUSTER, "c")), ("b", 3));
+        assert_eq!(stamp(&moved, TypeUrl::ENDPOINTS, "c"), 1);
+    }
+
+    fn snapshot(address: &str) -> crate::SnapshotBuilder {
+        Snapshot::builder().cluster(resources::eds_cluster("c")).endpoints(resources::endpoints("c", [address]))
+    }
+
+    fn version(view: &View, type_url: TypeUrl) -> &str {
+        &view.get(&type_url).unwrap().version
+    }
+
+    fn stamp(view: &View, type_url: TypeUrl, name: &str) -> u64 {
+        view.get(&type_url).unwrap().resources[name].stamp
+    }
+}

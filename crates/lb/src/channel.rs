@@ -1,0 +1,281 @@
+//! The whole decision-making of one channel: XdsClient, dependency manager and LB tree in one.
+//!
+//! Data goes one way, from the client to the tree; this is the only place that carries it. The
+//! shell feeds it inputs, calls [`ChannelCore::settle`] and does what [`ChannelCore::poll_action`]
+//! says. A simulator drives the same type.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_xds::Time;
+use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
+use mainstay_xds::client::{self, ClientSettings, Report, StreamId, WatchId, XdsClient};
+use mainstay_xds::deps::{self, DependencyManager, DepsSettings, DnsName};
+use mainstay_xds::name::{ResourceKey, Target};
+
+use crate::breaker::Counter;
+use crate::snapshot::Snapshot;
+use crate::tree::{Connectivity, Context, Host, Subchannel, SubchannelId, SubchannelSpec, Tree};
+
+/// One channel's state, from the bytes of the control plane to the snapshot that RPCs use.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ChannelCore<S: Subchannel> {
+    client: XdsClient,
+    deps: DependencyManager,
+    tree: Tree<S>,
+    watches: BTreeMap<ResourceKey, WatchId>,
+    watched: BTreeMap<WatchId, ResourceKey>,
+    actions: VecDeque<Pending>,
+    client_deadline: Option<Time>,
+    deps_deadline: Option<Time>,
+    reresolve: bool,
+}
+
+/// What happened outside.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Input {
+    /// News of an ADS stream.
+    Xds(client::Event),
+    /// The answer of a DNS lookup.
+    Dns(DnsName, Result<Vec<SocketAddr>, String>),
+    /// News of a connection to an endpoint.
+    Connectivity(SubchannelId, Connectivity),
+    /// A deadline may have passed.
+    Timeout,
+}
+
+/// What the shell must do.
+#[derive(Clone, Debug)]
+pub enum Action<S: Subchannel> {
+    /// See [`client::Action::Open`].
+    OpenStream {
+        /// Id of the attempt.
+        stream: StreamId,
+        /// Where to.
+        server: Arc<ServerConfig>,
+        /// Bound on connecting.
+        connect_timeout: Duration,
+    },
+    /// See [`client::Action::Send`].
+    Send(StreamId, bytes::Bytes),
+    /// See [`client::Action::Close`].
+    CloseStream(StreamId),
+    /// Look up a DNS name once.
+    Resolve(DnsName),
+    /// The answer is not wanted any more.
+    StopResolving(DnsName),
+    /// Tell whoever observes the channel.
+    Report(Report),
+    /// Let RPCs use this.
+    Publish(Arc<Snapshot<S>>),
+}
+
+/// Actions that wait to be taken. Snapshots are not kept here: only the newest one counts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Pending {
+    Open(StreamId, Arc<ServerConfig>, Duration),
+    Send(StreamId, bytes::Bytes),
+    Close(StreamId),
+    Resolve(DnsName),
+    StopResolving(DnsName),
+    Report(Report),
+}
+
+/// Passes requests on to the shell, and keeps the one that is answered inside.
+struct InnerHost<'a, H> {
+    shell: &'a mut H,
+    reresolve: &'a mut bool,
+}
+
+// === impl ChannelCore ===
+
+impl<S: Subchannel> ChannelCore<S> {
+    /// A channel for `target` that has done nothing yet. Call [`ChannelCore::settle`] to start it.
+    pub fn new(
+        target: &Target,
+        bootstrap: Arc<Bootstrap>,
+        client_settings: ClientSettings,
+        deps_settings: DepsSettings,
+    ) -> Self {
+        let node_id = Arc::from(bootstrap.node.id.as_str());
+        Self {
+            client: XdsClient::new(bootstrap, client_settings),
+            deps: DependencyManager::new(
+                target.listener.clone(),
+                target.data_plane_authority.clone(),
+                node_id,
+                deps_settings,
+            ),
+            tree: Tree::new(),
+            watches: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            actions: VecDeque::new(),
+            client_deadline: None,
+            deps_deadline: None,
+            reresolve: false,
+        }
+    }
+
+    /// Takes in what happened. Several inputs may be taken in before one [`ChannelCore::settle`].
+    pub fn handle<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, input: Input) {
+        match input {
+            Input::Xds(event) => self.client.handle_event(cx.now, cx.choose, event),
+            Input::Dns(name, answer) => self.deps.handle_dns(cx.now, cx.choose, &name, answer),
+            Input::Connectivity(id, state) => {
+                self.with_tree(cx, |tree, cx| tree.handle_connectivity(cx, id, state));
+            }
+            Input::Timeout => {
+                self.client.handle_timeout(cx.now, cx.choose);
+                self.deps.handle_timeout(cx.now);
+                self.with_tree(cx, |tree, cx| tree.handle_timeout(cx));
+            }
+        }
+    }
+
+    /// Carries news from the client through the dependency manager to the tree until all are quiet.
+    pub fn settle<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
+        loop {
+            // Only the newest configuration matters: what came in between was never in force.
+            let mut config = None;
+            while self.carry_from_client(cx.now) | self.carry_from_deps(cx.now, &mut config) {}
+            if let Some(config) = config {
+                self.with_tree(cx, |tree, cx| tree.update(cx, config));
+            }
+            if !std::mem::take(&mut self.reresolve) {
+                return;
+            }
+            self.deps.request_reresolution(cx.now);
+        }
+    }
+
+    /// The next thing to do; a new snapshot comes first.
+    pub fn poll_action(&mut self) -> Option<Action<S>> {
+        if let Some(snapshot) = self.tree.poll_snapshot() {
+            return Some(Action::Publish(snapshot));
+        }
+        Some(match self.actions.pop_front()? {
+            Pending::Open(stream, server, connect_timeout) => Action::OpenStream { stream, server, connect_timeout },
+            Pending::Send(stream, message) => Action::Send(stream, message),
+            Pending::Close(stream) => Action::CloseStream(stream),
+            Pending::Resolve(name) => Action::Resolve(name),
+            Pending::StopResolving(name) => Action::StopResolving(name),
+            Pending::Report(report) => Action::Report(report),
+        })
+    }
+
+    /// When [`Input::Timeout`] is due.
+    pub fn next_deadline(&self) -> Option<Time> {
+        [self.client_deadline, self.deps_deadline, self.tree.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Lets go of every connection to an endpoint. The streams are the shell's to close.
+    pub fn shut_down<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
+        self.with_tree(cx, |tree, cx| tree.shut_down(cx));
+    }
+
+    /// The client, for status views.
+    pub fn client(&self) -> &XdsClient {
+        &self.client
+    }
+
+    /// Drains the client; says whether anything happened.
+    fn carry_from_client(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        loop {
+            let action = match self.client.poll_output() {
+                client::Output::Do(action) => action,
+                client::Output::Wait(deadline) => {
+                    self.client_deadline = deadline;
+                    return busy;
+                }
+            };
+            busy = true;
+            match action {
+                client::Action::Open { stream, server, connect_timeout } => {
+                    self.actions.push_back(Pending::Open(stream, server, connect_timeout));
+                }
+                client::Action::Send(stream, message) => self.actions.push_back(Pending::Send(stream, message)),
+                client::Action::Close(stream) => self.actions.push_back(Pending::Close(stream)),
+                client::Action::Report(report) => self.actions.push_back(Pending::Report(report)),
+                client::Action::ActiveServer(authority, server) => {
+                    self.deps.handle_active_server(now, &authority, &server);
+                }
+                client::Action::Notify(watch, update) => {
+                    if let Some(key) = self.watched.get(&watch) {
+                        self.deps.handle_update(now, key, update);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Drains the dependency manager; says whether anything happened.
+    fn carry_from_deps(&mut self, now: Time, config: &mut Option<Config>) -> bool {
+        let mut busy = false;
+        loop {
+            let action = match self.deps.poll_output() {
+                deps::Output::Do(action) => action,
+                deps::Output::Wait(deadline) => {
+                    self.deps_deadline = deadline;
+                    return busy;
+                }
+            };
+            busy = true;
+            match action {
+                deps::Action::Watch(key) => {
+                    let watch = self.client.watch(now, key.resource_type, &key.name);
+                    self.watches.insert(key.clone(), watch);
+                    self.watched.insert(watch, key);
+                }
+                deps::Action::Unwatch(key) => {
+                    if let Some(watch) = self.watches.remove(&key) {
+                        self.watched.remove(&watch);
+                        self.client.unwatch(now, watch);
+                    }
+                }
+                deps::Action::Resolve(name) => self.actions.push_back(Pending::Resolve(name)),
+                deps::Action::StopResolving(name) => self.actions.push_back(Pending::StopResolving(name)),
+                deps::Action::Publish(new) => *config = Some(new),
+            }
+        }
+    }
+
+    fn with_tree<H: Host<Subchannel = S>>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        act: impl FnOnce(&mut Tree<S>, &mut Context<'_, InnerHost<'_, H>>),
+    ) {
+        let mut host = InnerHost { shell: &mut *cx.host, reresolve: &mut self.reresolve };
+        act(&mut self.tree, &mut Context { now: cx.now, choose: &mut *cx.choose, host: &mut host });
+    }
+}
+
+type Config = Result<Arc<deps::XdsConfig>, Arc<deps::ConfigError>>;
+
+// === impl InnerHost ===
+
+impl<H: Host> Host for InnerHost<'_, H> {
+    type Subchannel = H::Subchannel;
+
+    fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Self::Subchannel {
+        self.shell.create_subchannel(id, spec)
+    }
+
+    fn connect(&mut self, id: SubchannelId) {
+        self.shell.connect(id);
+    }
+
+    fn release(&mut self, id: SubchannelId) {
+        self.shell.release(id);
+    }
+
+    fn request_reresolution(&mut self) {
+        *self.reresolve = true;
+    }
+
+    fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
+        self.shell.circuit_breaker(cluster, eds_service)
+    }
+}

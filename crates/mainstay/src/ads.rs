@@ -1,0 +1,405 @@
+//! ADS streams over HTTP/2: what the client core asks for, done with sockets.
+//!
+//! One task per stream. It takes or makes a connection, opens the stream, passes bytes, and says
+//! what happened. Streams to equal servers share one connection, across all channels of the process.
+
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes};
+use futures_core::Stream;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use http::uri::PathAndQuery;
+use hyper::client::conn::http2::SendRequest;
+use mainstay_lb::Input;
+use mainstay_xds::bootstrap::ServerUri;
+use mainstay_xds::bootstrap::{CallCreds, ChannelCreds, ServerConfig};
+use mainstay_xds::client::{CloseCause, Event, StreamId};
+use tokio::sync::{OnceCell, mpsc, watch};
+use tonic::body::Body;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+use crate::credentials;
+use crate::dns::ResolveHost;
+use crate::failure::describe;
+use crate::http2::{self, Address, KeepAlive};
+use crate::task::Task;
+
+/// The streams of one channel.
+pub(crate) struct AdsStreams {
+    dns: Arc<dyn ResolveHost>,
+    limits: AdsLimits,
+    events: mpsc::Sender<Input>,
+    streams: BTreeMap<StreamId, OpenStream>,
+}
+
+/// Bounds on what an xDS server may do to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AdsLimits {
+    pub(crate) max_response_size: usize,
+    pub(crate) keep_alive: KeepAlive,
+}
+
+struct OpenStream {
+    requests: mpsc::UnboundedSender<Bytes>,
+    _task: Task,
+}
+
+/// A connection to an xDS server, made at first use, closed when the last stream lets go of it.
+#[derive(Default)]
+struct Connection {
+    established: OnceCell<Established>,
+}
+
+struct Established {
+    sender: SendRequest<Body>,
+    scheme: http::uri::Scheme,
+    authority: http::uri::Authority,
+    /// Why the connection was lost, once it is.
+    lost: watch::Receiver<Option<String>>,
+    _driver: Task,
+}
+
+// === impl AdsStreams ===
+
+impl AdsStreams {
+    pub(crate) fn new(dns: Arc<dyn ResolveHost>, limits: AdsLimits, events: mpsc::Sender<Input>) -> Self {
+        Self { dns, limits, events, streams: BTreeMap::new() }
+    }
+
+    pub(crate) fn open(&mut self, id: StreamId, server: Arc<ServerConfig>, connect_timeout: Duration) {
+        let (requests, queue) = mpsc::unbounded_channel();
+        let stream = StreamTask { id, server, dns: self.dns.clone(), limits: self.limits, events: self.events.clone() };
+        let task = Task::spawn(async move {
+            let cause = stream.run(connect_timeout, queue).await;
+            // The driver may be gone: then nobody needs to know.
+            let _ = stream.events.send(Input::Xds(Event::Closed(stream.id, cause))).await;
+        });
+        self.streams.insert(id, OpenStream { requests, _task: task });
+    }
+
+    pub(crate) fn send(&mut self, id: StreamId, message: Bytes) {
+        if let Some(stream) = self.streams.get(&id) {
+            // A stream that has just ended says so itself.
+            let _ = stream.requests.send(message);
+        }
+    }
+
+    pub(crate) fn close(&mut self, id: StreamId) {
+        self.streams.remove(&id);
+    }
+}
+
+/// One stream, from the first address to the last byte.
+struct StreamTask {
+    id: StreamId,
+    server: Arc<ServerConfig>,
+    dns: Arc<dyn ResolveHost>,
+    limits: AdsLimits,
+    events: mpsc::Sender<Input>,
+}
+
+impl StreamTask {
+    async fn run(&self, connect_timeout: Duration, queue: mpsc::UnboundedReceiver<Bytes>) -> CloseCause {
+        let connection = connection_to(&self.server);
+        let connect = connection.established.get_or_try_init(|| self.connect());
+        let established = match tokio::time::timeout(connect_timeout, connect).await {
+            Ok(Ok(established)) => established,
+            Ok(Err(cause)) => return CloseCause::ConnectFailed(cause),
+            Err(_) => {
+                return CloseCause::ConnectFailed(format!(
+                    "no connection to {} within {connect_timeout:?}",
+                    self.uri()
+                ));
+            }
+        };
+        let bearer = match self.bearer_token().await {
+            Ok(bearer) => bearer,
+            Err(cause) => return CloseCause::ConnectFailed(cause),
+        };
+        self.exchange(established, bearer, queue).await
+    }
+
+    /// Opens the stream and passes messages until it ends. Returns why.
+    async fn exchange(
+        &self,
+        established: &Established,
+        bearer: Option<MetadataValue<tonic::metadata::Ascii>>,
+        queue: mpsc::UnboundedReceiver<Bytes>,
+    ) -> CloseCause {
+        let (handed_over, mut sent) = mpsc::unbounded_channel();
+        let mut request = tonic::Request::new(Requests { queue, handed_over });
+        if let Some(bearer) = bearer {
+            request.metadata_mut().insert("authorization", bearer);
+        }
+        let origin = http::Uri::builder()
+            .scheme(established.scheme.clone())
+            .authority(established.authority.clone())
+            .path_and_query("/")
+            .build()
+            .expect("scheme, authority and path are valid parts");
+        let mut grpc = tonic::client::Grpc::with_origin(SendRequestService(established.sender.clone()), origin)
+            .max_decoding_message_size(self.limits.max_response_size);
+        if self.tell(Event::Opened(self.id)).await.is_err() {
+            return CloseCause::Ended { code: 1, message: "the channel is gone".to_owned() };
+        }
+        let call = grpc.streaming(request, PathAndQuery::from_static(ADS_METHOD), BytesCodec);
+        tokio::pin!(call);
+        let mut responses = loop {
+            tokio::select! {
+                response = &mut call => match response {
+                    Ok(response) => break response.into_inner(),
+                    Err(status) => return ended(established, &status),
+                },
+                Some(()) = sent.recv() => if self.tell(Event::Sent(self.id)).await.is_err() {
+                    return CloseCause::Ended { code: 1, message: "the channel is gone".to_owned() };
+                },
+            }
+        };
+        loop {
+            let event = tokio::select! {
+                message = responses.message() => match message {
+                    Ok(Some(message)) => Event::Received(self.id, message),
+                    Ok(None) => return CloseCause::Ended { code: 0, message: String::new() },
+                    Err(status) => return ended(established, &status),
+                },
+                Some(()) = sent.recv() => Event::Sent(self.id),
+            };
+            if self.tell(event).await.is_err() {
+                return CloseCause::Ended { code: 1, message: "the channel is gone".to_owned() };
+            }
+        }
+    }
+
+    /// The driver reads at its own pace: a flood of responses waits here, in the server's flow control.
+    async fn tell(&self, event: Event) -> Result<(), mpsc::error::SendError<Input>> {
+        self.events.send(Input::Xds(event)).await
+    }
+
+    async fn connect(&self) -> Result<Established, String> {
+        let uri = ServerUri::parse(&self.server.server_uri).map_err(|error| error.to_string())?;
+        let (host, addresses) = self.addresses(&uri).await?;
+        let tls = credentials::for_xds_server(&self.server.channel_creds, &host).await.map_err(|e| e.to_string())?;
+        let authority = http::uri::Authority::try_from(authority_of(&uri))
+            .map_err(|error| format!("{}: cannot be an :authority: {error}", self.uri()))?;
+        let scheme = if tls.is_some() { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP };
+        let keep_alive = Some(self.limits.keep_alive);
+        let http2::Established { sender, driver } =
+            race(&addresses, |address| http2::connect(address, tls.as_ref(), keep_alive)).await?;
+        let (lose, lost) = watch::channel(None);
+        let driver = Task::spawn(async move {
+            let cause = match driver.await {
+                Ok(()) => "the server closed the connection".to_owned(),
+                Err(error) => describe(&error),
+            };
+            lose.send_replace(Some(cause));
+        });
+        Ok(Established { sender, scheme, authority, lost, _driver: driver })
+    }
+
+    /// The host name and all addresses to try.
+    async fn addresses(&self, uri: &ServerUri) -> Result<(String, Vec<Address>), String> {
+        match uri {
+            ServerUri::Unix(path) => Ok(("localhost".to_owned(), vec![Address::Unix(path.clone())])),
+            ServerUri::Ip(addresses) => {
+                let host = addresses.first().map(|a| a.ip().to_string()).unwrap_or_default();
+                Ok((host, addresses.iter().copied().map(Address::Tcp).collect()))
+            }
+            ServerUri::HostPort { host, port } => {
+                let ips = match host.parse() {
+                    Ok(ip) => vec![ip],
+                    Err(_) => self
+                        .dns
+                        .resolve(host)
+                        .await
+                        .map_err(|error| format!("{}: cannot resolve {host:?}: {error}", self.uri()))?,
+                };
+                if ips.is_empty() {
+                    return Err(format!("{}: {host:?} has no address", self.uri()));
+                }
+                Ok((host.clone(), ips.into_iter().map(|ip| Address::Tcp((ip, *port).into())).collect()))
+            }
+        }
+    }
+
+    /// The `authorization` header of A97 call credentials. Read anew for each stream.
+    async fn bearer_token(&self) -> Result<Option<MetadataValue<tonic::metadata::Ascii>>, String> {
+        let Some(CallCreds::JwtTokenFile(path)) = self.server.call_creds.first() else { return Ok(None) };
+        if self.server.channel_creds == ChannelCreds::Insecure {
+            // S-98: a bearer token never travels in the clear.
+            return Err(format!("{}: call credentials need a secure connection", self.uri()));
+        }
+        let token = tokio::fs::read_to_string(path).await.map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut value = MetadataValue::try_from(format!("Bearer {}", token.trim()))
+            .map_err(|_| format!("{}: holds no token that fits a header", path.display()))?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+
+    fn uri(&self) -> &str {
+        &self.server.server_uri
+    }
+}
+
+/// The process's connection to `server`: the live one, or a new one that is made by whoever needs it first.
+fn connection_to(server: &Arc<ServerConfig>) -> Arc<Connection> {
+    static CONNECTIONS: LazyLock<Mutex<HashMap<Arc<ServerConfig>, Weak<Connection>>>> = LazyLock::new(Mutex::default);
+    let mut connections = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    connections.retain(|_, connection| connection.strong_count() > 0);
+    if let Some(connection) = connections.get(server).and_then(Weak::upgrade)
+        && connection.established.get().is_none_or(Established::is_usable)
+    {
+        return connection;
+    }
+    let connection = Arc::new(Connection::default());
+    connections.insert(server.clone(), Arc::downgrade(&connection));
+    connection
+}
+
+/// Tries addresses one after the other, 250 ms apart, and keeps the first that answers (RFC 8305).
+async fn race<'a, T, F>(addresses: &'a [Address], connect: impl Fn(&'a Address) -> F) -> Result<T, String>
+where
+    F: Future<Output = Result<T, http2::ConnectError>>,
+{
+    let mut waiting = addresses.iter();
+    let mut attempts = FuturesUnordered::new();
+    let mut causes = Vec::new();
+    loop {
+        if let Some(address) = waiting.next() {
+            attempts.push(connect(address));
+        }
+        // With nothing left to start there is no reason to wake early.
+        let pause = async {
+            match waiting.len() {
+                0 => std::future::pending().await,
+                _ => tokio::time::sleep(ATTEMPT_DELAY).await,
+            }
+        };
+        tokio::select! {
+            ended = attempts.next() => match ended {
+                Some(Ok(connection)) => return Ok(connection),
+                Some(Err(error)) => causes.push(describe(&error)),
+                None => {}
+            },
+            () = pause => {}
+        }
+        if attempts.is_empty() && waiting.len() == 0 {
+            return Err(causes.join("; "));
+        }
+    }
+}
+
+/// A transport failure has a source; a status of the server has none. The text decides nothing.
+fn ended(established: &Established, status: &Status) -> CloseCause {
+    if let Some(cause) = established.lost.borrow().clone() {
+        return CloseCause::ConnectionLost(cause);
+    }
+    match std::error::Error::source(status) {
+        Some(source) => CloseCause::ConnectionLost(describe(source)),
+        None => CloseCause::Ended { code: code_number(status.code()), message: status.message().to_owned() },
+    }
+}
+
+fn code_number(code: Code) -> u16 {
+    u16::try_from(i32::from(code)).unwrap_or(2)
+}
+
+fn authority_of(uri: &ServerUri) -> String {
+    match uri {
+        ServerUri::Unix(_) => "localhost".to_owned(),
+        ServerUri::Ip(addresses) => addresses.first().map(ToString::to_string).unwrap_or_default(),
+        ServerUri::HostPort { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+        ServerUri::HostPort { host, port } => format!("{host}:{port}"),
+    }
+}
+
+// === impl Established ===
+
+impl Established {
+    fn is_usable(&self) -> bool {
+        self.lost.borrow().is_none() && self.sender.is_ready()
+    }
+}
+
+/// Requests of a stream. Says when one is handed to the transport.
+struct Requests {
+    queue: mpsc::UnboundedReceiver<Bytes>,
+    handed_over: mpsc::UnboundedSender<()>,
+}
+
+impl Stream for Requests {
+    type Item = Bytes;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let next = self.queue.poll_recv(cx);
+        if let Poll::Ready(Some(_)) = next {
+            let _ = self.handed_over.send(());
+        }
+        next
+    }
+}
+
+/// hyper's request sender as the service that tonic's client wants.
+struct SendRequestService(SendRequest<Body>);
+
+impl tower_service::Service<http::Request<Body>> for SendRequestService {
+    type Response = http::Response<hyper::body::Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}
+
+/// Messages stay bytes: the core reads them.
+struct BytesCodec;
+
+impl Codec for BytesCodec {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for BytesCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for BytesCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        let len = buffer.remaining();
+        Ok(Some(buffer.copy_to_bytes(len)))
+    }
+}
+
+const ADS_METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);

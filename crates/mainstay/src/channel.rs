@@ -1,0 +1,261 @@
+//! The public channel: a tower service for tonic's generated clients.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use mainstay_xds::Backoff;
+use mainstay_xds::bootstrap::{Bootstrap, BootstrapError};
+use mainstay_xds::client::ClientSettings;
+use mainstay_xds::deps::DepsSettings;
+use mainstay_xds::name::{Target, TargetError};
+use tonic::Status;
+use tonic::body::Body;
+use tower_service::Service;
+
+use crate::ads::AdsLimits;
+use crate::body::ResponseBody;
+use crate::call;
+use crate::credentials::{Credentials, CredentialsError};
+use crate::dns::{ResolveHost, SystemDns};
+use crate::events::Events;
+use crate::http2::KeepAlive;
+use crate::hub::{Hub, Plan};
+use crate::subchannel::ConnectSettings;
+
+/// A channel to the service that an `xds:` target names.
+///
+/// Cheap to clone; clones share everything, and so do channels that are built with equal settings.
+/// When the last one is dropped, every stream, task and connection is closed; RPCs under way are
+/// finished first.
+#[derive(Clone)]
+pub struct Channel {
+    hub: Arc<Hub>,
+    wait_for_ready: bool,
+}
+
+/// Put into the extensions of a request: whether this RPC waits for a usable endpoint instead of
+/// failing when there is none. Stronger than [`ChannelBuilder::wait_for_ready`].
+///
+/// ```
+/// let mut request = tonic::Request::new(());
+/// request.extensions_mut().insert(mainstay::WaitForReady(true));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitForReady(pub bool);
+
+/// Settings of a channel. Made by [`Channel::builder`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ChannelBuilder {
+    target: String,
+    bootstrap: Option<Arc<Bootstrap>>,
+    credentials: Credentials,
+    authority: Option<String>,
+    wait_for_ready: bool,
+    dns: Option<Arc<dyn ResolveHost>>,
+    client: ClientSettings,
+    deps: DepsSettings,
+    connect: ConnectSettings,
+    ads: AdsLimits,
+}
+
+/// Why a channel cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// There is no usable bootstrap.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// The target cannot be used.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The credentials do not fit the target.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// The authority cannot stand in a request.
+    #[error("{0:?} cannot be the :authority of a request: {1}")]
+    Authority(String, #[source] http::uri::InvalidUri),
+    /// Channels need a tokio runtime to run on.
+    #[error("no tokio runtime: make the channel inside one, for example in a function under #[tokio::main]")]
+    NoRuntime,
+}
+
+// === impl Channel ===
+
+impl Channel {
+    /// A channel with the bootstrap from the environment (`GRPC_XDS_BOOTSTRAP` or
+    /// `GRPC_XDS_BOOTSTRAP_CONFIG`), plaintext to the endpoints, and defaults for the rest.
+    ///
+    /// It connects in the background; RPCs wait until there is a configuration.
+    pub fn new(target: impl Into<String>) -> Result<Self, BuildError> {
+        Self::builder(target).build()
+    }
+
+    /// A channel with settings of your own.
+    pub fn builder(target: impl Into<String>) -> ChannelBuilder {
+        ChannelBuilder {
+            target: target.into(),
+            bootstrap: None,
+            credentials: Credentials::insecure(),
+            authority: None,
+            wait_for_ready: false,
+            dns: None,
+            client: ClientSettings::default(),
+            deps: DepsSettings::default(),
+            connect: ConnectSettings { timeout: Duration::from_secs(20), backoff: Backoff::default() },
+            ads: AdsLimits {
+                max_response_size: 256 << 20,
+                keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
+            },
+        }
+    }
+
+    /// The target in canonical form.
+    pub fn target(&self) -> &str {
+        self.hub.target()
+    }
+
+    /// What the xDS side of this channel does from now on: connects, falls back, rejects, recovers.
+    /// The first caller also hears what has happened since the channel was made.
+    pub fn events(&self) -> Events {
+        self.hub.shared.events.listen()
+    }
+}
+
+impl Service<http::Request<Body>> for Channel {
+    type Response = http::Response<ResponseBody>;
+    type Error = Status;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Status>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        // What an RPC must wait for depends on its route, so it waits in its own future.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(call::run(self.hub.clone(), self.wait_for_ready, request))
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel").field("target", &self.hub.target()).finish_non_exhaustive()
+    }
+}
+
+// === impl ChannelBuilder ===
+
+impl ChannelBuilder {
+    /// Use this bootstrap instead of the environment's.
+    pub fn bootstrap(mut self, bootstrap: impl Into<Arc<Bootstrap>>) -> Self {
+        self.bootstrap = Some(bootstrap.into());
+        self
+    }
+
+    /// How connections to endpoints are secured; plaintext by default.
+    pub fn credentials(mut self, credentials: Credentials) -> Self {
+        self.credentials = credentials;
+        self
+    }
+
+    /// Use this `:authority`, also to choose the virtual host, instead of the target's.
+    pub fn authority(mut self, authority: impl Into<String>) -> Self {
+        self.authority = Some(authority.into());
+        self
+    }
+
+    /// Whether RPCs wait for a usable endpoint instead of failing when there is none. Off by default.
+    pub fn wait_for_ready(mut self, wait: bool) -> Self {
+        self.wait_for_ready = wait;
+        self
+    }
+
+    /// Use this resolver for DNS names.
+    pub fn dns(mut self, dns: impl ResolveHost) -> Self {
+        self.dns = Some(Arc::new(dns));
+        self
+    }
+
+    /// How long one attempt to connect to an endpoint may take; 20 s by default.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect.timeout = timeout;
+        self
+    }
+
+    /// How long connecting to an xDS server may take: while another one is next in the list (5 s by
+    /// default), and for the last one (20 s).
+    pub fn xds_connect_timeouts(mut self, next: Duration, last: Duration) -> Self {
+        self.client.connect_timeout = next;
+        self.client.last_connect_timeout = last;
+        self
+    }
+
+    /// First and longest pause between attempts to connect, to endpoints and to xDS servers; 1 s and
+    /// 120 s by default.
+    pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
+        self.connect.backoff = Backoff::new(base, max);
+        self.client.backoff_base = base;
+        self.client.backoff_max = max;
+        self
+    }
+
+    /// How long an xDS server may take to send a resource before it counts as not existing; 15 s by default.
+    pub fn resource_timeout(mut self, timeout: Duration) -> Self {
+        self.client.resource_timeout = timeout;
+        self
+    }
+
+    /// Treat an xDS server that says nothing for this long after a stream was opened as unreachable. Off by default.
+    pub fn silent_stream_timeout(mut self, timeout: Duration) -> Self {
+        self.client.silent_stream_timeout = Some(timeout);
+        self
+    }
+
+    /// The largest response that an xDS server may send; 256 MiB by default.
+    pub fn max_xds_response_size(mut self, bytes: usize) -> Self {
+        self.ads.max_response_size = bytes;
+        self
+    }
+
+    /// Keepalive of the connections to xDS servers: a ping each `interval`, lost after `timeout`
+    /// without an answer; 300 s and 20 s by default. Servers may refuse shorter intervals.
+    pub fn xds_keep_alive(mut self, interval: Duration, timeout: Duration) -> Self {
+        self.ads.keep_alive = KeepAlive { interval, timeout };
+        self
+    }
+
+    /// Makes the channel and starts it in the background.
+    pub fn build(self) -> Result<Channel, BuildError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
+        let bootstrap = match self.bootstrap {
+            Some(bootstrap) => bootstrap,
+            None => {
+                Arc::new(Bootstrap::from_vars(|name| std::env::var(name).ok(), |path| std::fs::read_to_string(path))?)
+            }
+        };
+        let mut target = Target::resolve(&self.target, &bootstrap)?;
+        if let Some(authority) = self.authority {
+            target.data_plane_authority = authority.into();
+        }
+        let plan = Plan {
+            target,
+            bootstrap,
+            credentials: self.credentials,
+            dns: self.dns.unwrap_or_else(system_dns),
+            client: self.client,
+            deps: self.deps,
+            connect: self.connect,
+            ads: self.ads,
+        };
+        Ok(Channel { hub: Hub::of(plan, &runtime)?, wait_for_ready: self.wait_for_ready })
+    }
+}
+
+/// One resolver for all channels that bring none of their own.
+fn system_dns() -> Arc<dyn ResolveHost> {
+    static SYSTEM: LazyLock<Arc<dyn ResolveHost>> = LazyLock::new(|| Arc::new(SystemDns::default()));
+    SYSTEM.clone()
+}

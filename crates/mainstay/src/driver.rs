@@ -1,0 +1,160 @@
+//! The task that runs a channel: feeds the core, does what it says, sleeps until the next deadline.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
+use mainstay_xds::Time;
+use mainstay_xds::client::Report;
+use mainstay_xds::deps::DnsName;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::ads::AdsStreams;
+use crate::hub::{HubStatus, Plan, Query, Shared};
+use crate::random::Random;
+use crate::subchannel::{Subchannel, Subchannels};
+use crate::task::Task;
+
+/// Owns the core of a channel and everything that it asks for.
+pub(crate) struct Driver {
+    pub(crate) core: ChannelCore<Subchannel>,
+    pub(crate) subchannels: Subchannels,
+    pub(crate) streams: AdsStreams,
+    pub(crate) lookups: BTreeMap<DnsName, Task>,
+    pub(crate) inputs: mpsc::Receiver<Input>,
+    pub(crate) input_sender: mpsc::Sender<Input>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) queries: mpsc::UnboundedReceiver<Query>,
+    pub(crate) plan: Plan,
+    pub(crate) start: Instant,
+}
+
+/// Inputs taken in before RPCs see the outcome: a burst of news makes one snapshot, an endless one cannot hold it back.
+const BATCH: usize = 256;
+
+/// Room for news. Whoever brings news waits while it is full; the driver never waits for them.
+pub(crate) const QUEUE: usize = 256;
+
+impl Driver {
+    /// Runs until the last handle of the channel is dropped, then closes everything.
+    pub(crate) async fn run(mut self, mut closed: oneshot::Receiver<()>) {
+        self.settle();
+        loop {
+            let deadline = self.core.next_deadline().map(|at| self.start + at.since_start());
+            let due = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = &mut closed => break,
+                Some(input) = self.inputs.recv() => {
+                    self.handle(input);
+                    for _ in 1..BATCH {
+                        match self.inputs.try_recv() {
+                            Ok(input) => self.handle(input),
+                            Err(_) => break,
+                        }
+                    }
+                }
+                Some(query) = self.queries.recv() => self.answer(query),
+                () = due => self.handle(Input::Timeout),
+            }
+            self.settle();
+        }
+        let now = self.now();
+        self.core.shut_down(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
+        self.shared.snapshot.store(Arc::new(Snapshot::empty()));
+        // Streams and lookups end with `self`.
+    }
+
+    fn handle(&mut self, input: Input) {
+        let now = self.now();
+        self.core.handle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels }, input);
+    }
+
+    /// Lets the core come to rest and does everything it asks for.
+    fn settle(&mut self) {
+        let now = self.now();
+        self.core.settle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::OpenStream { stream, server, connect_timeout } => {
+                    self.streams.open(stream, server, connect_timeout);
+                }
+                Action::Send(stream, message) => self.streams.send(stream, message),
+                Action::CloseStream(stream) => self.streams.close(stream),
+                Action::Resolve(name) => self.resolve(name),
+                Action::StopResolving(name) => {
+                    self.lookups.remove(&name);
+                }
+                Action::Report(report) => {
+                    log(&self.plan.target.canonical, &report);
+                    self.shared.events.send(report);
+                }
+                Action::Publish(snapshot) => {
+                    self.shared.snapshot.store(snapshot);
+                    self.shared.published.send_modify(|count| *count = count.wrapping_add(1));
+                }
+            }
+        }
+    }
+
+    fn resolve(&mut self, name: DnsName) {
+        let (dns, events, asked) = (self.plan.dns.clone(), self.input_sender.clone(), name.clone());
+        let lookup = Task::spawn(async move {
+            let answer = dns.resolve(&asked.host).await;
+            let answer = answer.map(|ips| ips.into_iter().map(|ip| (ip, asked.port).into()).collect());
+            let _ = events.send(Input::Dns(asked, answer)).await;
+        });
+        self.lookups.insert(name, lookup);
+    }
+
+    fn answer(&self, query: Query) {
+        match query {
+            Query::Status(answer) => {
+                let client = self.core.client();
+                // Whoever asked may have stopped waiting.
+                let _ = answer.send(HubStatus {
+                    target: self.plan.target.canonical.clone(),
+                    node: client.node(),
+                    resources: client.dump(),
+                    servers: client.server_states(),
+                    now: self.now(),
+                });
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_start(self.start.elapsed())
+    }
+}
+
+/// Levels mean something: what needs a person is `warn`, what explains a change is `info`, the rest is `debug`.
+fn log(target: &str, report: &Report) {
+    match report {
+        Report::Unreachable(server, cause, pause) => {
+            tracing::warn!(target, server = server.server_uri, cause, ?pause, "xDS server cannot be reached");
+        }
+        Report::Nacked(server, resource_type, version, error) => {
+            tracing::warn!(target, server = server.server_uri, %resource_type, %version, error, "xDS response rejected");
+        }
+        Report::TimedOut(server, resource) => {
+            tracing::warn!(target, server = server.server_uri, %resource, "resource was not sent in time");
+        }
+        Report::Ignored(server, reason) => {
+            tracing::warn!(target, server = server.server_uri, reason, "message ignored");
+        }
+        Report::FellBack(authority, server) => {
+            tracing::info!(target, %authority, server = server.server_uri, "fell back to another xDS server");
+        }
+        Report::Recovered(authority, server) => {
+            tracing::info!(target, %authority, server = server.server_uri, "returned to a preferred xDS server");
+        }
+        other => tracing::debug!(target, report = ?other, "xDS"),
+    }
+}

@@ -1,0 +1,49 @@
+//! What an RPC is told when its connection fails.
+
+use std::net::SocketAddr;
+
+use tonic::{Code, Status};
+
+/// The status of an RPC whose connection or stream broke.
+///
+/// A stream that the endpoint reset has an HTTP/2 reason, which tonic maps as the gRPC protocol
+/// wants. Everything else means that the connection is gone: UNAVAILABLE, whatever tonic calls it.
+pub(crate) fn transport(error: hyper::Error, address: SocketAddr) -> Status {
+    let cause = describe(&error);
+    let mapped = Status::from_error(Box::new(error)).code();
+    let code = if mapped == Code::Unknown { Code::Unavailable } else { mapped };
+    Status::new(code, format!("connection to {address}: {cause}"))
+}
+
+/// An error with all its causes, each once.
+pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let cause = source.to_string();
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+        next = source.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer")]
+    struct Outer(#[source] Inner);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("inner")]
+    struct Inner;
+
+    #[test]
+    fn causes_are_named_from_the_outside_in() {
+        assert_eq!(describe(&Outer(Inner)), "outer: inner");
+    }
+}

@@ -1,0 +1,268 @@
+//! HTTP/2 connections: dial, secure, shake hands. Endpoints and xDS servers use the same code.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tonic::body::Body;
+
+/// Where a connection goes.
+#[derive(Clone, Debug)]
+pub(crate) enum Address {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// TLS for one connection.
+#[derive(Clone)]
+pub(crate) struct Tls {
+    pub(crate) config: Arc<rustls::ClientConfig>,
+    pub(crate) server_name: ServerName<'static>,
+}
+
+/// HTTP/2 keepalive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeepAlive {
+    pub(crate) interval: Duration,
+    pub(crate) timeout: Duration,
+}
+
+/// An established connection: requests go through `sender`, `driver` must be polled.
+pub(crate) struct Established {
+    pub(crate) sender: http2::SendRequest<Body>,
+    pub(crate) driver: Driver,
+}
+
+/// Moves the bytes of a connection; ends when the connection takes no more requests.
+pub(crate) type Driver = http2::Connection<Io, Body, TokioExecutor>;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("cannot connect to {0}: {1}")]
+    Connect(Address, #[source] io::Error),
+    #[error("TLS handshake with {0} (server name {1}) failed: {2}")]
+    Tls(Address, String, #[source] io::Error),
+    #[error("{0} does not speak HTTP/2 over TLS: it did not choose the protocol h2")]
+    Alpn(Address),
+    #[error("HTTP/2 handshake with {0} failed: {1}")]
+    Http2(Address, #[source] hyper::Error),
+    #[error("{0} closed the connection before it said anything: expected an HTTP/2 server")]
+    Silent(Address),
+    #[error("{0} does not speak HTTP/2: its first frame is not SETTINGS")]
+    NotHttp2(Address),
+}
+
+/// Connects and waits until the server has proved with its first frame that it speaks HTTP/2.
+///
+/// The wait matters: a process that accepts and never answers must not count as connected.
+pub(crate) async fn connect(
+    address: &Address,
+    tls: Option<&Tls>,
+    keep_alive: Option<KeepAlive>,
+) -> Result<Established, ConnectError> {
+    let failed = |error| ConnectError::Connect(address.clone(), error);
+    let stream: Box<dyn Stream> = match address {
+        Address::Tcp(socket) => {
+            let stream = TcpStream::connect(socket).await.map_err(failed)?;
+            stream.set_nodelay(true).map_err(failed)?;
+            match tls {
+                None => Box::new(stream),
+                Some(tls) => Box::new(secure(stream, tls, address).await?),
+            }
+        }
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(failed)?;
+            match tls {
+                None => Box::new(stream),
+                Some(tls) => Box::new(secure(stream, tls, address).await?),
+            }
+        }
+    };
+    handshake(stream, address, keep_alive).await
+}
+
+async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
+    stream: T,
+    tls: &Tls,
+    address: &Address,
+) -> Result<tokio_rustls::client::TlsStream<T>, ConnectError> {
+    let connector = tokio_rustls::TlsConnector::from(tls.config.clone());
+    let stream = connector
+        .connect(tls.server_name.clone(), stream)
+        .await
+        .map_err(|error| ConnectError::Tls(address.clone(), tls.server_name.to_str().into_owned(), error))?;
+    if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        return Err(ConnectError::Alpn(address.clone()));
+    }
+    Ok(stream)
+}
+
+async fn handshake(
+    stream: Box<dyn Stream>,
+    address: &Address,
+    keep_alive: Option<KeepAlive>,
+) -> Result<Established, ConnectError> {
+    let (greeted, greeting) = oneshot::channel();
+    let io = Io(TokioIo::new(Greeting { stream, header: [0; FRAME_HEADER], seen: 0, greeted: Some(greeted) }));
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    if let Some(keep_alive) = keep_alive {
+        // While idle too: a stream that only listens looks idle to hyper, and a dead peer must be noticed.
+        builder
+            .keep_alive_interval(keep_alive.interval)
+            .keep_alive_timeout(keep_alive.timeout)
+            .keep_alive_while_idle(true);
+    }
+    let http2_failed = |error| ConnectError::Http2(address.clone(), error);
+    let (sender, mut driver) = builder.handshake(io).await.map_err(http2_failed)?;
+    tokio::select! {
+        biased;
+        greeting = greeting => match greeting {
+            Ok(true) => Ok(Established { sender, driver }),
+            Ok(false) => Err(ConnectError::NotHttp2(address.clone())),
+            Err(_) => Err(ConnectError::Silent(address.clone())),
+        },
+        ended = &mut driver => Err(match ended {
+            Err(error) => http2_failed(error),
+            Ok(()) => ConnectError::Silent(address.clone()),
+        }),
+    }
+}
+
+/// Any byte stream. Boxed: one allocation per connection, and one type of connection.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// The transport of a [`Driver`].
+pub(crate) struct Io(TokioIo<Greeting>);
+
+/// Watches the first frame header that the peer sends: it must be SETTINGS on stream 0.
+struct Greeting {
+    stream: Box<dyn Stream>,
+    header: [u8; FRAME_HEADER],
+    seen: usize,
+    greeted: Option<oneshot::Sender<bool>>,
+}
+
+// === impl Address ===
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", Path::display(path)),
+        }
+    }
+}
+
+// === impl Greeting ===
+
+impl AsyncRead for Greeting {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if self.greeted.is_some() {
+            for &byte in buf.filled()[before..].iter().take(FRAME_HEADER) {
+                if self.seen < FRAME_HEADER {
+                    let at = self.seen;
+                    self.header[at] = byte;
+                    self.seen += 1;
+                }
+            }
+            if self.seen == FRAME_HEADER
+                && let Some(greeted) = self.greeted.take()
+            {
+                // Length 3 bytes, type 1, flags 1, stream id 4 (RFC 9113, section 4.1).
+                let settings = self.header[3] == 0x4 && self.header[5..] == [0; 4];
+                let _ = greeted.send(settings);
+            }
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Greeting {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+// === impl Io ===
+
+impl hyper::rt::Read for Io {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl hyper::rt::Write for Io {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+const FRAME_HEADER: usize = 9;
+
+/// HTTP/2's own 64 KiB windows throttle any link with latency.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;

@@ -1,0 +1,163 @@
+//! What channels to one target share: a driver, its XdsClient and its connections (A71, C-1).
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use arc_swap::ArcSwap;
+use envoy_types::pb::envoy::config::core::v3::Node;
+use http::uri::{Authority, Scheme};
+use mainstay_lb::{ChannelCore, Snapshot};
+use mainstay_xds::Time;
+use mainstay_xds::bootstrap::Bootstrap;
+use mainstay_xds::client::{ClientSettings, ResourceStatus, ServerStatus};
+use mainstay_xds::deps::DepsSettings;
+use mainstay_xds::name::Target;
+use tokio::runtime;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::ads::{AdsLimits, AdsStreams};
+use crate::channel::BuildError;
+use crate::credentials::Credentials;
+use crate::dns::ResolveHost;
+use crate::driver::{Driver, QUEUE};
+use crate::events::EventSource;
+use crate::subchannel::{ConnectSettings, Subchannel, Subchannels};
+
+/// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
+pub(crate) struct Hub {
+    plan: Plan,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) scheme: Scheme,
+    pub(crate) authority: Authority,
+    queries: mpsc::UnboundedSender<Query>,
+    /// Dropped with the hub, which the driver notices.
+    _close: oneshot::Sender<()>,
+}
+
+/// Everything that decides how a hub behaves.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    pub(crate) target: Target,
+    pub(crate) bootstrap: Arc<Bootstrap>,
+    pub(crate) credentials: Credentials,
+    pub(crate) dns: Arc<dyn ResolveHost>,
+    pub(crate) client: ClientSettings,
+    pub(crate) deps: DepsSettings,
+    pub(crate) connect: ConnectSettings,
+    pub(crate) ads: AdsLimits,
+}
+
+/// What the driver and the RPCs share.
+pub(crate) struct Shared {
+    /// What RPCs decide from.
+    pub(crate) snapshot: ArcSwap<Snapshot<Subchannel>>,
+    /// Counts snapshots; RPCs that must wait listen to it.
+    pub(crate) published: watch::Sender<u64>,
+    /// What the XdsClient reports.
+    pub(crate) events: EventSource,
+}
+
+/// A question to the driver.
+pub(crate) enum Query {
+    /// What do you hold, and how are your servers?
+    Status(oneshot::Sender<HubStatus>),
+}
+
+/// What an XdsClient shows of itself.
+pub(crate) struct HubStatus {
+    pub(crate) target: Arc<str>,
+    pub(crate) node: Node,
+    pub(crate) resources: Vec<ResourceStatus>,
+    pub(crate) servers: Vec<ServerStatus>,
+    pub(crate) now: Time,
+}
+
+/// Every hub of the process. Hubs on different runtimes are never shared: one may end before the other.
+static HUBS: Mutex<Vec<(runtime::Id, Weak<Hub>)>> = Mutex::new(Vec::new());
+
+impl Hub {
+    /// The running hub of an equal plan, or a new one.
+    pub(crate) fn of(plan: Plan, runtime: &runtime::Handle) -> Result<Arc<Self>, BuildError> {
+        let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
+        hubs.retain(|(_, hub)| hub.strong_count() > 0);
+        let running = hubs
+            .iter()
+            .filter(|(id, _)| *id == runtime.id())
+            .filter_map(|(_, hub)| hub.upgrade())
+            .find(|hub| hub.plan == plan);
+        if let Some(hub) = running {
+            return Ok(hub);
+        }
+        let hub = Arc::new(Self::start(plan, runtime)?);
+        hubs.push((runtime.id(), Arc::downgrade(&hub)));
+        Ok(hub)
+    }
+
+    /// Every running hub of the process.
+    pub(crate) fn all() -> Vec<Arc<Self>> {
+        let hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
+        hubs.iter().filter_map(|(_, hub)| hub.upgrade()).collect()
+    }
+
+    pub(crate) fn target(&self) -> &str {
+        &self.plan.target.canonical
+    }
+
+    /// Asks the driver; `None` if it has just ended.
+    pub(crate) async fn status(&self) -> Option<HubStatus> {
+        let (answer, answered) = oneshot::channel();
+        self.queries.send(Query::Status(answer)).ok()?;
+        answered.await.ok()
+    }
+
+    fn start(plan: Plan, runtime: &runtime::Handle) -> Result<Self, BuildError> {
+        let authority = &*plan.target.data_plane_authority;
+        let tls = plan.credentials.for_authority(authority)?;
+        let authority = Authority::try_from(authority)
+            .map_err(|error| BuildError::Authority(plan.target.data_plane_authority.to_string(), error))?;
+        let shared = Arc::new(Shared {
+            snapshot: ArcSwap::from_pointee(Snapshot::empty()),
+            published: watch::Sender::new(0),
+            events: EventSource::new(),
+        });
+        let (input_sender, inputs) = mpsc::channel(QUEUE);
+        let (queries, asked) = mpsc::unbounded_channel();
+        let (close, closed) = oneshot::channel();
+        let driver = Driver {
+            core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone()),
+            subchannels: Subchannels::new(tls, plan.connect, input_sender.clone()),
+            streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
+            lookups: Default::default(),
+            inputs,
+            input_sender,
+            queries: asked,
+            shared: shared.clone(),
+            plan: plan.clone(),
+            start: Instant::now(),
+        };
+        runtime.spawn(driver.run(closed));
+        Ok(Self { shared, scheme: plan.credentials.scheme(), authority, queries, _close: close, plan })
+    }
+}
+
+// === impl Plan ===
+
+impl PartialEq for Plan {
+    fn eq(&self, other: &Self) -> bool {
+        self.target == other.target
+            && self.bootstrap == other.bootstrap
+            && self.credentials == other.credentials
+            && Arc::ptr_eq(&self.dns, &other.dns)
+            && self.client == other.client
+            && self.deps == other.deps
+            && self.connect == other.connect
+            && self.ads == other.ads
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").field("target", &self.plan.target.canonical).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,19 @@
+//! Tasks that do not outlive their owner.
+
+use tokio::task::JoinHandle;
+
+/// A spawned task that is stopped when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Task(JoinHandle<()>);
+
+impl Task {
+    pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(future))
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,304 @@
+//! Aggregate clusters (A37, L-20).
+
+use super::*;
+use crate::deps::ClusterErrorKind;
+
+#[test]
+fn an_aggregate_waits_for_all_its_leaves() {
+    // L-7, L-10; Go: AggregateCluster; Java: simple aggregate.
+    let mut world = World::routed(&["agg"]);
+    world.aggregate("agg", &["a", "d"]);
+    assert_eq!(world.take(), "+CDS a +CDS d");
+    world.eds("a");
+    world.logical_dns("d", "host");
+    assert_eq!(world.take(), "+EDS a ?host:80");
+    world.endpoints("a", &[1]);
+    assert_eq!(world.take(), "");
+    world.answer("host", Ok(&[2, 3]));
+    assert_eq!(world.take(), "{a=1 agg>a,d d=2,3}");
+}
+
+#[test]
+fn nested_aggregates_list_their_leaves_depth_first() {
+    // The example of A37; Java: complex registered aggregate.
+    let mut world = World::routed(&["A"]);
+    world.aggregate("A", &["B", "C"]);
+    world.aggregate("C", &["D", "E"]);
+    for (leaf, port) in [("D", 2), ("B", 1), ("E", 3)] {
+        world.eds(leaf);
+        world.endpoints(leaf, &[port]);
+    }
+    assert!(world.take().ends_with("{A>B,D,E B=1 C>D,E D=2 E=3}"));
+}
+
+#[test]
+fn a_leaf_counts_for_every_root_that_lists_it() {
+    // D9.
+    let mut world = World::routed(&["a", "agg1", "agg2", "agg3"]);
+    world.aggregate("agg1", &["a"]);
+    world.aggregate("agg2", &["a", "b"]);
+    world.aggregate("agg3", &["agg1", "agg2"]);
+    world.eds("a");
+    world.endpoints("a", &[1]);
+    world.eds("b");
+    world.endpoints("b", &[2]);
+    assert!(world.take().ends_with("{a=1 agg1>a agg2>a,b agg3>a,b b=2}"));
+}
+
+#[test]
+fn a_diamond_lists_its_leaf_once_and_every_corner_has_its_own_list() {
+    // grpc-go defect 7; Go: DiamondDependency.
+    let mut world = World::routed(&["A", "C"]);
+    world.aggregate("A", &["B", "C"]);
+    world.aggregate("B", &["D"]);
+    world.aggregate("C", &["D"]);
+    world.eds("D");
+    world.endpoints("D", &[1]);
+    assert!(world.take().ends_with("{A>D B>D C>D D=1}"));
+}
+
+#[test]
+fn a_repeated_leaf_keeps_its_first_position() {
+    // A37; Go: IgnoreDups.
+    let mut world = World::routed(&["A"]);
+    world.aggregate("A", &["B", "C", "D", "C"]);
+    world.aggregate("B", &["C", "D"]);
+    for leaf in ["C", "D"] {
+        world.eds(leaf);
+        world.endpoints(leaf, &[1]);
+    }
+    assert!(world.take().ends_with("{A>C,D B>C,D C=1 D=1}"));
+}
+
+#[test]
+fn a_missing_child_is_skipped_and_noted() {
+    // L-20 as decided, grpc-go defect 8; Go: AggregateClusterChildError.
+    let mut world = World::routed(&["agg"]);
+    world.aggregate("agg", &["x", "a"]);
+    world.eds("a");
+    world.endpoints("a", &[1]);
+    world.take();
+    world.fail(CDS, "x");
+    assert_eq!(world.take(), "{a=1 agg>a x!}");
+    assert!(world.note("agg").contains("Cluster \"x\""), "{}", world.note("agg"));
+    world.eds("x");
+    world.endpoints("x", &[2]);
+    assert_eq!(world.take(), "+EDS x {a=1 agg>x,a x=2}");
+    assert_eq!(world.note("agg"), "xDS node ID:node-1");
+}
+
+#[test]
+fn an_aggregate_without_leaves_fails_and_names_the_missing() {
+    // L-20; Go: AggregateClusterNoLeafCluster.
+    let mut world = World::routed(&["agg", "b"]);
+    world.aggregate("agg", &["x", "y"]);
+    world.eds("b");
+    world.endpoints("b", &[1]);
+    world.fail(CDS, "x");
+    world.fail(CDS, "y");
+    assert!(world.take().ends_with("{agg! b=1 x! y!}"));
+    let text = world.cluster_error("agg").to_string();
+    assert!(text.contains("\"agg\" has no leaf clusters"), "{text}");
+    assert!(text.find("\"x\"") < text.find("\"y\"") && text.contains("\"x\""), "{text}");
+    world.eds("y");
+    world.endpoints("y", &[2]);
+    assert!(world.take().ends_with("{agg>y b=1 x! y=2}"));
+}
+
+#[test]
+fn loops_end_where_they_began() {
+    // L-20; Go: NodeChildOfItself, CycleWithNoLeafNode, CycleWithLeafNode.
+    let mut world = World::routed(&["A"]);
+    world.aggregate("A", &["A"]);
+    assert_eq!(world.take(), "{A!}");
+    assert_eq!(world.cluster_error("A").to_string(), "aggregate Cluster \"A\" has no leaf clusters");
+    world.aggregate("A", &["B"]);
+    world.aggregate("B", &["A"]);
+    assert_eq!(world.take(), "+CDS B {A! B!}");
+    world.aggregate("B", &["A", "C"]);
+    world.eds("C");
+    world.endpoints("C", &[1]);
+    assert_eq!(world.take(), "+CDS C +EDS C {A>C B>C C=1}");
+}
+
+#[test]
+fn a_loop_that_nobody_needs_is_dropped() {
+    // L-9; Java: CDS cycle reclaimed.
+    let mut world = World::routed(&["A"]);
+    world.aggregate("A", &["B"]);
+    world.aggregate("B", &["C", "A"]);
+    world.eds("C");
+    world.endpoints("C", &[1]);
+    world.take();
+    world.inline(&[]);
+    assert_eq!(world.take(), "{} -CDS A -CDS B -CDS C -EDS C");
+}
+
+#[test]
+fn sixteen_clusters_may_be_nested_and_seventeen_may_not() {
+    // A37, L-20; Go: AggregateClusterMaxDepth, ExceedsMaxStackDepth.
+    let mut world = World::routed(&["c1"]);
+    for depth in 1..16 {
+        world.aggregate(&format!("c{depth}"), &[&format!("c{}", depth + 1)]);
+    }
+    world.eds("c16");
+    world.endpoints("c16", &[1]);
+    assert!(world.take().contains("{c1>c16 "));
+
+    world.aggregate("c16", &["c17"]);
+    assert!(world.take().contains("{c1! "));
+    assert_eq!(world.cluster_error("c1").kind, ClusterErrorKind::TooDeep);
+    assert!(world.cluster_error("c1").to_string().contains("more than 16 deep"));
+    // Nothing below the limit is followed, so a chain without an end costs nothing.
+    assert_eq!(world.watched.iter().filter(|key| key.resource_type == CDS).count(), 16);
+
+    world.eds("c16"); // and recovers
+    world.endpoints("c16", &[2]);
+    assert!(world.take().contains("{c1>c16 "));
+}
+
+#[test]
+fn a_cluster_too_deep_for_one_root_serves_another() {
+    let mut world = World::routed(&["c1", "c2"]);
+    for depth in 1..17 {
+        world.aggregate(&format!("c{depth}"), &[&format!("c{}", depth + 1)]);
+    }
+    world.eds("c17");
+    world.endpoints("c17", &[1]);
+    world.take();
+    assert_eq!(world.cluster_error("c1").kind, ClusterErrorKind::TooDeep);
+    assert_eq!(world.cluster_config("c2").children, ClusterChildren::Aggregate(vec!["c17".into()]));
+    world.inline(&["c1"]); // now nobody reaches c17
+    assert_eq!(world.cluster_error("c2").kind, ClusterErrorKind::TooDeep);
+    assert!(world.take().ends_with("-CDS c17 -EDS c17"));
+}
+
+#[test]
+fn a_changed_list_changes_watches_and_leaves() {
+    // L-9; Java: change aggregate; Go: ThenUpdateChildClusters.
+    let mut world = World::routed(&["agg"]);
+    world.aggregate("agg", &["a", "b"]);
+    for leaf in ["a", "b"] {
+        world.eds(leaf);
+        world.endpoints(leaf, &[1]);
+    }
+    world.take();
+    let a = world.cluster_config("a").clone();
+    world.aggregate("agg", &["b", "a"]);
+    assert_eq!(world.take(), "{a=1 agg>b,a b=1}");
+    assert!(Arc::ptr_eq(&a, world.cluster_config("a")));
+    world.aggregate("agg", &["b", "c"]);
+    assert_eq!(world.take(), "+CDS c -CDS a -EDS a");
+    world.eds("c");
+    world.endpoints("c", &[3]);
+    assert_eq!(world.take(), "+EDS c {agg>b,c b=1 c=3}");
+}
+
+#[test]
+fn a_cluster_may_change_between_leaf_and_aggregate() {
+    // D17; Go: SwitchBetweenLeafAndAggregate, ThenChangeRootToEDS.
+    let mut world = World::serving(&["a"]);
+    world.aggregate("a", &["b"]);
+    assert_eq!(world.take(), "+CDS b -EDS a");
+    world.eds("b");
+    world.endpoints("b", &[2]);
+    assert_eq!(world.take(), "+EDS b {a>b b=2}");
+    world.eds("a");
+    assert_eq!(world.take(), "+EDS a -CDS b -EDS b");
+    world.endpoints("a", &[3]);
+    assert_eq!(world.take(), "{a=3}");
+}
+
+#[test]
+fn endpoints_of_a_leaf_leave_the_aggregate_alone() {
+    // Cost follows change.
+    let mut world = World::routed(&["agg"]);
+    world.aggregate("agg", &["a"]);
+    world.eds("a");
+    world.endpoints("a", &[1]);
+    let agg = world.cluster_config("agg").clone();
+    world.take();
+    world.endpoints("a", &[2]);
+    assert_eq!(world.take(), "{a=2 agg>a}");
+    assert!(Arc::ptr_eq(&agg, world.cluster_config("agg")));
+}
+
+#[test]
+fn a_subtree_with_several_parents_stays_as_long_as_one_needs_it() {
+    // Java: multiple parents in CDS tree; add and close subscriptions leave the configuration equal.
+    let mut world = World::routed(&["A"]);
+    world.aggregate("A", &["B", "C"]);
+    world.aggregate("B", &["D"]);
+    world.aggregate("C", &["D"]);
+    world.eds("D");
+    world.endpoints("D", &[1]);
+    let before = world.config().clone();
+    world.take();
+    for cluster in ["A", "B", "D"] {
+        world.subscribe(cluster);
+    }
+    for cluster in ["D", "A", "B"] {
+        world.release(cluster);
+    }
+    assert_eq!(world.take(), "");
+    world.aggregate("A", &["C"]);
+    assert_eq!(world.take(), "{A>D C>D D=1} -CDS B");
+    world.aggregate("A", &["B", "C"]);
+    world.aggregate("B", &["D"]);
+    assert_eq!(world.take(), "+CDS B {A>D B>D C>D D=1}");
+    assert_eq!(before, *world.config());
+}
+
+#[test]
+fn a_complex_tree_moves_to_new_routes_as_a_whole() {
+    // L-4, L-10; Java: change RDS name with complex tree.
+    let mut world = World::new();
+    world.rds("r1");
+    world.routes("r1", &["root"]);
+    world.aggregate("root", &["mid", "a"]);
+    world.aggregate("mid", &["a", "b"]);
+    for (leaf, port) in [("a", 1), ("b", 2)] {
+        world.eds(leaf);
+        world.endpoints(leaf, &[port]);
+    }
+    world.take();
+    world.rds("r2");
+    world.routes("r2", &["mid", "c"]);
+    assert_eq!(world.take(), "+RDS r2 -RDS r1 +CDS c -CDS root");
+    world.endpoints("a", &[9]);
+    assert_eq!(world.take(), "");
+    world.eds("c");
+    world.endpoints("c", &[3]);
+    assert_eq!(world.take(), "+EDS c {a=9 b=2 c=3 mid>a,b}");
+}
+
+#[test]
+fn a_subscribed_aggregate_appears_with_its_leaves_or_not_at_all() {
+    // L-17, L-10.
+    let mut world = World::serving(&["a"]);
+    world.subscribe("agg");
+    world.aggregate("agg", &["b", "a"]);
+    world.eds("b");
+    world.endpoints("a", &[2]);
+    assert_eq!(world.take(), "+CDS agg +CDS b +EDS b {a=2}");
+    world.endpoints("b", &[3]);
+    assert_eq!(world.take(), "{a=2 agg>b,a b=3}");
+}
+
+#[test]
+fn a_subscribed_aggregate_keeps_its_old_leaves_until_the_new_ones_are_there() {
+    // L-17: no list names a cluster that is not there.
+    let mut world = World::serving(&["a"]);
+    world.subscribe("agg");
+    world.aggregate("agg", &["b"]);
+    world.eds("b");
+    world.endpoints("b", &[2]);
+    world.take();
+    world.aggregate("agg", &["c"]);
+    world.endpoints("a", &[5]);
+    world.endpoints("a", &[6]);
+    assert_eq!(world.take(), "+CDS c -CDS b -EDS b {a=5 agg>b b=2} {a=6 agg>b b=2}");
+    world.eds("c");
+    world.endpoints("c", &[3]);
+    assert_eq!(world.take(), "+EDS c {a=6 agg>c c=3}");
+}

@@ -1,0 +1,178 @@
+//! Cost follows change; and the graph that grew step by step is the graph made from scratch.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn one_change_among_ten_thousand_clusters_touches_one() {
+    let names: Vec<String> = (0..10_000).map(|index| format!("c{index}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = World::new();
+    world.inline(&names);
+    // Polled after each update, as a slow control plane would have it.
+    for name in &names {
+        world.eds(name);
+        world.endpoints(name, &[1]);
+    }
+    assert_eq!(world.log.iter().filter(|line| line.starts_with('{')).count(), 1);
+    let before = world.config().clone();
+    world.log.clear();
+
+    world.endpoints("c5000", &[2]);
+    assert_eq!(world.log.len(), 1);
+    let untouched = |name: &&Arc<str>| {
+        let (Ok(before), Ok(after)) = (&before.clusters[*name], &world.config().clusters[*name]) else { return false };
+        Arc::ptr_eq(before, after)
+    };
+    let touched: Vec<_> = before.clusters.keys().filter(|name| !untouched(name)).collect();
+    assert_eq!(touched, [&Arc::from("c5000")]);
+    world.log.clear();
+
+    // A resend of everything, equal: nothing goes out, however often it is polled.
+    for name in &names {
+        world.eds(name);
+        world.confirmed(EDS, name);
+    }
+    world.inline(&names);
+    assert!(world.log.is_empty());
+
+    // A switch to another server that changes one: one publication, when the last resource is confirmed.
+    world.switch("B");
+    world.endpoints("c7", &[3]);
+    world.inline(&names);
+    for name in &names {
+        world.confirmed(EDS, name);
+        world.confirmed(CDS, name);
+        assert_eq!(world.log.len(), usize::from(*name == "c9999"));
+    }
+    assert!(!world.config().mixed_sources);
+}
+
+#[test]
+fn an_aggregate_of_ten_thousand_leaves_is_listed_once() {
+    let names: Vec<String> = (0..10_000).map(|index| format!("c{index}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = World::routed(&["agg"]);
+    world.aggregate("agg", &names);
+    for name in &names {
+        world.eds(name);
+        world.endpoints(name, &[1]);
+    }
+    let ClusterChildren::Aggregate(leaves) = &world.cluster_config("agg").children else { panic!("an aggregate") };
+    assert_eq!(leaves.len(), 10_000);
+    let agg = world.cluster_config("agg").clone();
+    world.endpoints("c1", &[2]);
+    assert!(Arc::ptr_eq(&agg, world.cluster_config("agg")));
+}
+
+/// A control plane that answers every watch with what it has.
+#[derive(Clone, Default)]
+struct Plane {
+    resources: BTreeMap<ResourceKey, Update>,
+}
+
+impl Plane {
+    /// Delivers to every new watch until nothing moves.
+    fn serve(&self, world: &mut World) {
+        let mut delivered = BTreeSet::new();
+        loop {
+            let new: Vec<_> = world.watched.difference(&delivered).cloned().collect();
+            if new.is_empty() {
+                return;
+            }
+            for key in new {
+                if let Some(update) = self.resources.get(&key) {
+                    world.update(key.resource_type, &key.name, update.clone());
+                }
+                delivered.insert(key);
+            }
+            delivered.retain(|key| world.watched.contains(key));
+        }
+    }
+}
+
+/// What the control plane does next: which resource, and what becomes of it.
+fn steps() -> impl Strategy<Value = Vec<(u8, u8, u8, bool)>> {
+    prop::collection::vec((0..7u8, 0..6u8, any::<u8>(), any::<bool>()), 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Loops, diamonds, renames, failures: whatever happened before, the configuration, the watches and the
+    /// lookups are those of a manager that sees only the end.
+    #[test]
+    fn history_leaves_no_trace(steps in steps()) {
+        let cluster_name = |index: u8| format!("c{}", index % 6);
+        let mut plane = Plane::default();
+        let mut world = World::new();
+        let mut subscribed = BTreeSet::new();
+        for (what, which, how, together) in steps {
+            let name = cluster_name(which);
+            let provenance = world.provenance();
+            let update = |resource: Resource| {
+                let key = ResourceKey { resource_type: resource.resource_type(), name: name.as_str().into() };
+                (key, Update::Changed(resource, provenance.clone()))
+            };
+            let chosen = (0..6u8).filter(|bit| how >> bit & 1 == 1).map(cluster_name).collect::<Vec<_>>();
+            let kind = |kind| Resource::Cluster(Arc::new(cluster(kind)));
+            let (key, update) = match what {
+                0 => {
+                    let chosen: Vec<&str> = chosen.iter().map(String::as_str).collect();
+                    let listener = Listener::Api(hcm(RouteSource::Inline(routes("svc", &chosen))));
+                    let key = ResourceKey { resource_type: LDS, name: "l".into() };
+                    (key, Update::Changed(Resource::Listener(Arc::new(listener)), provenance.clone()))
+                }
+                1 if how % 4 == 0 => {
+                    let key = ResourceKey { resource_type: CDS, name: name.as_str().into() };
+                    (key, Update::Failed(world.error(CDS, &name)))
+                }
+                1 => update(kind(ClusterKind::Eds { service_name: Some(cluster_name(how)) })),
+                2 if !chosen.is_empty() => update(kind(ClusterKind::Aggregate { clusters: chosen })),
+                3 => update(kind(ClusterKind::LogicalDns { host: format!("192.0.2.{}", how % 3), port: 80 })),
+                4 => update(Resource::Endpoints(Arc::new(localities(vec![EndpointSource::Collection(cluster_name(how))])))),
+                5 => update(Resource::EndpointCollection(Arc::new(collection(&[how.into()])))),
+                _ => {
+                    if subscribed.remove(&name) {
+                        world.release(&name);
+                    } else {
+                        world.subscribe(&name);
+                        subscribed.insert(name.clone());
+                    }
+                    plane.serve(&mut world);
+                    continue;
+                }
+            };
+            plane.resources.insert(key.clone(), update.clone());
+            world.batching = together;
+            if world.watched.contains(&key) {
+                world.update(key.resource_type, &key.name, update);
+            }
+            world.batching = false;
+        }
+        world.settle();
+        plane.serve(&mut world);
+
+        let mut fresh = World::new();
+        for name in &subscribed {
+            fresh.subscribe(name);
+        }
+        plane.serve(&mut fresh);
+        prop_assert_eq!(&world.watched, &fresh.watched);
+        if let Some(Ok(expected)) = &fresh.config {
+            let all_there = subscribed.iter().all(|name| expected.clusters.contains_key(name.as_str()));
+            if all_there {
+                prop_assert_eq!(world.config(), expected);
+            }
+            for (name, result) in &expected.clusters {
+                prop_assert_eq!(&world.config().clusters[name], result);
+            }
+            for result in world.config().clusters.values() {
+                if let Ok(config) = result && let ClusterChildren::Aggregate(leaves) = &config.children {
+                    prop_assert!(leaves.iter().all(|leaf| world.config().clusters.contains_key(leaf)));
+                }
+            }
+        }
+    }
+}

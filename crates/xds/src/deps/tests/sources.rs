@@ -1,0 +1,206 @@
+//! Switches between servers (C-50).
+
+use super::*;
+
+/// Listener with RDS `r`, cluster `a` and its endpoints, all from A.
+fn serving_from_a() -> World {
+    let mut world = World::new();
+    world.switch("A");
+    world.rds("r");
+    world.routes("r", &["a"]);
+    world.eds("a");
+    world.endpoints("a", &[1]);
+    assert!(world.take().ends_with("{a=1}"));
+    world
+}
+
+#[test]
+fn a_switch_is_published_when_everything_is_from_the_new_server() {
+    let mut world = serving_from_a();
+    world.switch("B");
+    world.confirmed(LDS, "l");
+    world.endpoints("a", &[2]);
+    world.routes("r", &["a", "b"]);
+    world.eds("b");
+    world.endpoints("b", &[3]);
+    assert_eq!(world.take(), "+CDS b +EDS b"); // complete, but cluster a is still A's
+    world.confirmed(CDS, "a");
+    assert_eq!(world.take(), "{a=2 b=3}");
+}
+
+#[test]
+fn a_switch_that_confirms_everything_publishes_nothing() {
+    let mut world = serving_from_a();
+    world.switch("B");
+    world.confirmed(LDS, "l");
+    world.confirmed(RDS, "r");
+    world.confirmed(CDS, "a");
+    world.confirmed(EDS, "a");
+    world.pass(seconds(100));
+    assert_eq!(world.take(), "");
+}
+
+#[test]
+fn a_switch_that_takes_too_long_is_published_as_mixed_until_it_is_clean() {
+    let mut world = serving_from_a();
+    world.switch("B");
+    world.pass(seconds(1));
+    world.endpoints("a", &[2]);
+    world.pass(seconds(13));
+    assert_eq!(world.take(), "");
+    world.pass(seconds(1)); // 15 s after the switch
+    assert_eq!(world.take(), "{a=2}mixed");
+    world.endpoints("a", &[3]); // held back once, not each time
+    assert_eq!(world.take(), "{a=3}mixed");
+    world.confirmed(LDS, "l");
+    world.confirmed(RDS, "r");
+    assert_eq!(world.take(), "");
+    let before = world.cluster_config("a").clone();
+    world.confirmed(CDS, "a");
+    assert_eq!(world.take(), "{a=3}");
+    assert!(Arc::ptr_eq(&before, world.cluster_config("a")));
+}
+
+#[test]
+fn a_new_server_that_is_slow_to_answer_has_not_used_up_its_time() {
+    let mut world = serving_from_a();
+    world.switch("B");
+    world.pass(seconds(20)); // connecting
+    world.endpoints("a", &[2]);
+    world.pass(seconds(14));
+    assert_eq!(world.take(), "");
+    world.confirmed(LDS, "l");
+    world.confirmed(RDS, "r");
+    world.confirmed(CDS, "a");
+    assert_eq!(world.take(), "{a=2}");
+}
+
+#[test]
+fn a_switch_back_is_a_switch() {
+    let mut world = serving_from_a();
+    world.switch("B");
+    world.endpoints("a", &[2]);
+    world.pass(seconds(15));
+    assert_eq!(world.take(), "{a=2}mixed");
+    world.switch("A");
+    world.endpoints("a", &[1]);
+    assert_eq!(world.take(), "{a=1}"); // all is A's again
+    world.switch("B");
+    world.switch("B"); // no news: the time goes on
+    world.confirmed(LDS, "l");
+    world.endpoints("a", &[4]);
+    world.pass(seconds(14));
+    assert_eq!(world.take(), "");
+    world.switch("B");
+    world.pass(seconds(1));
+    assert_eq!(world.take(), "{a=4}mixed");
+}
+
+#[test]
+fn a_mixture_is_held_back_even_if_the_switch_is_told_late() {
+    let mut world = serving_from_a();
+    world.server = server("B");
+    world.endpoints("a", &[2]);
+    assert_eq!(world.take(), "");
+    world.switch("B");
+    world.pass(seconds(15));
+    assert_eq!(world.take(), "{a=2}mixed");
+}
+
+#[test]
+fn the_first_configuration_is_of_one_server_too() {
+    // A71: the primary dies in the middle of its first answers.
+    let mut world = World::new();
+    world.switch("A");
+    world.rds("r");
+    world.routes("r", &["a"]);
+    world.switch("B");
+    world.eds("a");
+    world.endpoints("a", &[1]);
+    world.confirmed(LDS, "l");
+    assert_eq!(world.take(), "+RDS r +CDS a +EDS a");
+    world.confirmed(RDS, "r");
+    assert_eq!(world.take(), "{a=1}");
+}
+
+#[test]
+fn the_old_pair_stays_while_the_new_listener_waits_for_its_routes() {
+    // D15 across a switch: the old listener counts, not the new one.
+    let mut world = serving_from_a();
+    world.switch("B");
+    world.rds("r2");
+    assert_eq!(world.take(), "+RDS r2 -RDS r");
+    world.endpoints("a", &[2]);
+    world.routes("r2", &["a"]);
+    assert_eq!(world.take(), "");
+    world.confirmed(CDS, "a");
+    assert_eq!(world.take(), "{a=2}");
+}
+
+#[test]
+fn what_cannot_be_had_is_nobodys() {
+    let mut world = serving_from_a();
+    world.switch("B");
+    world.confirmed(LDS, "l");
+    world.confirmed(RDS, "r");
+    world.fail(CDS, "a");
+    assert_eq!(world.take(), "{a!} -EDS a");
+}
+
+#[test]
+fn an_error_of_the_listener_is_not_held_back() {
+    // L-11.
+    let mut world = serving_from_a();
+    world.switch("B");
+    world.endpoints("a", &[2]);
+    world.fail(LDS, "l");
+    assert_eq!(world.take(), "error LDS l");
+}
+
+#[test]
+fn subscriptions_do_not_hold_a_switch_back() {
+    // L-10 as decided: the new server may not know what only old RPCs hold.
+    let mut world = serving_from_a();
+    world.subscribe("s");
+    world.eds("s");
+    world.endpoints("s", &[9]);
+    world.take();
+    world.switch("B");
+    for (resource_type, name) in [(LDS, "l"), (RDS, "r"), (CDS, "a")] {
+        world.confirmed(resource_type, name);
+    }
+    world.endpoints("a", &[2]);
+    assert_eq!(world.take(), "{a=2 s=9}");
+}
+
+#[test]
+fn authorities_switch_on_their_own() {
+    // A95: endpoints of another authority may fall back while the rest stays.
+    let name = "xdstp://edge/envoy.config.endpoint.v3.ClusterLoadAssignment/e";
+    let mut world = World::new();
+    world.switch("A");
+    world.inline(&["a", "b"]);
+    world.eds_named("a", name);
+    world.eds("b");
+    world.endpoints("b", &[1]);
+    let edge = AuthorityKey::Named("edge".into());
+    for (server_name, port) in [("E1", 2), ("E2", 3)] {
+        world.server = server(server_name);
+        world.manager.handle_active_server(world.now, &edge, &server(server_name));
+        world.endpoints(name, &[port]);
+    }
+    assert!(world.take().ends_with("{a=2 b=1} {a=3 b=1}"));
+    assert!(!world.config().mixed_sources);
+}
+
+#[test]
+fn cached_resources_of_the_old_server_are_still_one_configuration() {
+    // Nothing of the new server has come: what changes elsewhere goes out.
+    let mut world = serving_from_a();
+    world.routes("r", &["a", "d"]);
+    world.logical_dns("d", "host");
+    world.take();
+    world.switch("B");
+    world.answer("host", Ok(&[5]));
+    assert_eq!(world.take(), "{a=1 d=5}");
+}
