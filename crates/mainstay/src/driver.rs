@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
 use mainstay_xds::Time;
-use mainstay_xds::client::Report;
+use mainstay_xds::client::{Event, Report};
 use mainstay_xds::deps::DnsName;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -48,8 +48,8 @@ impl Driver {
                     None => std::future::pending().await,
                 }
             };
+            // Not biased: a flood of news must not hold up deadlines, questions or the end.
             tokio::select! {
-                biased;
                 _ = &mut closed => break,
                 Some(input) = self.inputs.recv() => {
                     self.handle(input);
@@ -72,6 +72,11 @@ impl Driver {
     }
 
     fn handle(&mut self, input: Input) {
+        match &input {
+            Input::Xds(Event::Closed(stream, _)) => self.streams.close(*stream),
+            Input::Dns(name, _) => drop(self.lookups.remove(name)),
+            _ => {}
+        }
         let now = self.now();
         self.core.handle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels }, input);
     }
