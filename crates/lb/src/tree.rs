@@ -144,7 +144,7 @@ impl<S: Subchannel> Tree<S> {
     ) {
         match config {
             Ok(config) => self.put_in_force(cx, config),
-            Err(error) => self.break_off(cx, Failure::unavailable(error.to_string())),
+            Err(error) => self.break_off(cx, Failure::no_config(error.to_string())),
         }
     }
 

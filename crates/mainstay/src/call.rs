@@ -167,7 +167,9 @@ impl Call<'_> {
     }
 
     fn failed(&self, reason: &Failure) -> Status {
-        Status::new(Code::from(i32::from(reason.code)), format!("{}: {}", self.hub.target(), reason.message))
+        let context = if reason.no_config { "no usable configuration for" } else { "RPC to" };
+        let text = format!("{context} {}: {}", self.hub.target(), reason.message);
+        Status::new(Code::from(i32::from(reason.code)), text)
     }
 }
 
