@@ -107,7 +107,7 @@ struct StreamTask {
 
 impl StreamTask {
     async fn run(&self, connect_timeout: Duration, queue: mpsc::UnboundedReceiver<Bytes>) -> CloseCause {
-        let connection = connection_to(&self.server);
+        let connection = connection_to(self.peer());
         let connect = connection.established.get_or_try_init(|| self.connect());
         let established = match tokio::time::timeout(connect_timeout, connect).await {
             Ok(Ok(established)) => established,
@@ -245,20 +245,39 @@ impl StreamTask {
     fn uri(&self) -> &str {
         &self.server.server_uri
     }
+
+    fn peer(&self) -> Peer {
+        Peer {
+            runtime: tokio::runtime::Handle::current().id(),
+            server: self.server.clone(),
+            keep_alive: self.limits.keep_alive,
+            dns: Arc::as_ptr(&self.dns).addr(),
+        }
+    }
 }
 
-/// The process's connection to `server`: the live one, or a new one that is made by whoever needs it first.
-fn connection_to(server: &Arc<ServerConfig>) -> Arc<Connection> {
-    static CONNECTIONS: LazyLock<Mutex<HashMap<Arc<ServerConfig>, Weak<Connection>>>> = LazyLock::new(Mutex::default);
+/// What streams must agree on to share a connection. A connection is carried by a task, so it belongs to a runtime.
+#[derive(PartialEq, Eq, Hash)]
+struct Peer {
+    runtime: tokio::runtime::Id,
+    server: Arc<ServerConfig>,
+    keep_alive: KeepAlive,
+    /// Another resolver may find another host under the same name. It lives at least as long as the connection.
+    dns: usize,
+}
+
+/// The process's connection to `peer`: the live one, or a new one that is made by whoever needs it first.
+fn connection_to(peer: Peer) -> Arc<Connection> {
+    static CONNECTIONS: LazyLock<Mutex<HashMap<Peer, Weak<Connection>>>> = LazyLock::new(Mutex::default);
     let mut connections = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
     connections.retain(|_, connection| connection.strong_count() > 0);
-    if let Some(connection) = connections.get(server).and_then(Weak::upgrade)
+    if let Some(connection) = connections.get(&peer).and_then(Weak::upgrade)
         && connection.established.get().is_none_or(Established::is_usable)
     {
         return connection;
     }
     let connection = Arc::new(Connection::default());
-    connections.insert(server.clone(), Arc::downgrade(&connection));
+    connections.insert(peer, Arc::downgrade(&connection));
     connection
 }
 

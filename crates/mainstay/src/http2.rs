@@ -32,7 +32,7 @@ pub(crate) struct Tls {
 }
 
 /// HTTP/2 keepalive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct KeepAlive {
     pub(crate) interval: Duration,
     pub(crate) timeout: Duration,
