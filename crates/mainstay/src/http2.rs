@@ -50,7 +50,7 @@ pub(crate) type Driver = http2::Connection<Io, Body, TokioExecutor>;
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
-    #[error("cannot connect to {0}: {1}")]
+    #[error("{0}: {1}")]
     Connect(Address, #[source] io::Error),
     #[error("TLS handshake with {0} (server name {1}) failed: {2}")]
     Tls(Address, String, #[source] io::Error),
