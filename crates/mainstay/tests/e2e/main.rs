@@ -2,3 +2,5 @@
 
 mod channel;
 mod common;
+mod csds;
+mod fallback;
