@@ -96,7 +96,9 @@ pub(crate) async fn for_xds_server(creds: &ChannelCreds, host: &str) -> Result<O
 
 async fn read_tls(files: &TlsConfig) -> Result<ClientConfig, CredentialsError> {
     let roots = match &files.ca_certificate_file {
-        None => system_roots()?,
+        None => tokio::task::spawn_blocking(system_roots)
+            .await
+            .map_err(|error| CredentialsError::SystemRoots(error.to_string()))??,
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(path).await? {
