@@ -4,3 +4,4 @@ mod channel;
 mod common;
 mod csds;
 mod fallback;
+mod xds_transport;
