@@ -22,6 +22,7 @@ use crate::credentials::Credentials;
 use crate::dns::ResolveHost;
 use crate::driver::{Driver, QUEUE};
 use crate::events::EventSource;
+use crate::intern::Interner;
 use crate::subchannel::{ConnectSettings, Subchannel, Subchannels};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
@@ -126,7 +127,7 @@ impl Hub {
         let (close, closed) = oneshot::channel();
         let driver = Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone()),
-            subchannels: Subchannels::new(tls, plan.connect, input_sender.clone()),
+            subchannels: Subchannels::new(tls, plan.connect, Interner::of(&plan.bootstrap), input_sender.clone()),
             streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
             lookups: Default::default(),
             inputs,
