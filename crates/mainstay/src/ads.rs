@@ -266,18 +266,24 @@ struct Peer {
     dns: usize,
 }
 
-/// The process's connection to `peer`: the live one, or a new one that is made by whoever needs it first.
+/// The process's connection to `peer`: a live one with room for a stream, or a new one that is made by whoever needs
+/// it first.
 fn connection_to(peer: Peer) -> Arc<Connection> {
-    static CONNECTIONS: LazyLock<Mutex<HashMap<Peer, Weak<Connection>>>> = LazyLock::new(Mutex::default);
-    let mut connections = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    connections.retain(|_, connection| connection.strong_count() > 0);
-    if let Some(connection) = connections.get(&peer).and_then(Weak::upgrade)
-        && connection.established.get().is_none_or(Established::is_usable)
-    {
+    static CONNECTIONS: LazyLock<Mutex<HashMap<Peer, Vec<Weak<Connection>>>>> = LazyLock::new(Mutex::default);
+    let mut all = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|_, connections| {
+        connections.retain(|connection| connection.strong_count() > 0);
+        !connections.is_empty()
+    });
+    let connections = all.entry(peer).or_default();
+    // Each stream holds its connection once.
+    let with_room = connections.iter().filter(|connection| connection.strong_count() < STREAMS_PER_CONNECTION);
+    let is_usable = |found: &Arc<Connection>| found.established.get().is_none_or(Established::is_usable);
+    if let Some(connection) = with_room.filter_map(Weak::upgrade).find(is_usable) {
         return connection;
     }
     let connection = Arc::new(Connection::default());
-    connections.insert(peer, Arc::downgrade(&connection));
+    connections.push(Arc::downgrade(&connection));
     connection
 }
 
@@ -420,5 +426,8 @@ impl Decoder for BytesCodec {
 }
 
 const ADS_METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+
+/// What any server should allow (RFC 9113, section 6.5.2). A stream beyond its limit would wait without a word.
+const STREAMS_PER_CONNECTION: usize = 100;
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
