@@ -95,7 +95,7 @@ impl Call<'_> {
                 None => drop(next.await),
                 Some(at) => {
                     if tokio::time::timeout_at(at, next).await.is_err() {
-                        return Err(self.expired(&format!("before it could be sent: {}", reason.message)));
+                        return Err(self.expired(&format!("before it could be sent: {}", self.explain(&reason))));
                     }
                 }
             }
@@ -164,6 +164,14 @@ impl Call<'_> {
 
     fn expired(&self, when: &str) -> Status {
         Status::deadline_exceeded(format!("RPC to {} ran out of time {when}", self.hub.target()))
+    }
+
+    /// What an RPC waited for, and where that stands.
+    fn explain(&self, reason: &Failure) -> String {
+        match self.hub.shared.progress.load().as_deref().filter(|_| reason.no_config) {
+            Some(progress) => format!("{}; {progress}", reason.message),
+            None => reason.message.clone(),
+        }
     }
 
     fn failed(&self, reason: &Failure) -> Status {

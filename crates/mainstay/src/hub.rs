@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use envoy_types::pb::envoy::config::core::v3::Node;
 use http::uri::{Authority, Scheme};
 use mainstay_lb::{ChannelCore, Snapshot};
@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) published: watch::Sender<u64>,
     /// What the XdsClient reports.
     pub(crate) events: EventSource,
+    /// How the last server that was tried is doing, for RPCs that wait for the first configuration in vain.
+    pub(crate) progress: ArcSwapOption<String>,
 }
 
 /// A question to the driver.
@@ -121,6 +123,7 @@ impl Hub {
             snapshot: ArcSwap::from_pointee(Snapshot::empty()),
             published: watch::Sender::new(0),
             events: EventSource::new(),
+            progress: ArcSwapOption::empty(),
         });
         let (input_sender, inputs) = mpsc::channel(QUEUE);
         let (queries, asked) = mpsc::unbounded_channel();

@@ -108,6 +108,18 @@ pub(crate) async fn until_answered_by(client: &mut Client, wanted: &str) {
     tokio::time::timeout(Duration::from_secs(10), moved).await.unwrap_or_else(|_| panic!("{wanted} never answered"));
 }
 
+/// Calls until one fails.
+pub(crate) async fn until_failed(client: &mut Client) -> Status {
+    let failed = async {
+        loop {
+            if let Err(status) = call(client).await {
+                return status;
+            }
+        }
+    };
+    in_time(failed).await
+}
+
 /// Waits until nobody is connected to `server`.
 pub(crate) async fn until_left_alone(server: &Server) {
     let mut events = server.events();

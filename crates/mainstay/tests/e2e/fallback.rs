@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 
 use crate::common::{
     Client, backends, bootstrap_of, call, call_within, control_plane, in_time, metadata, service, spread, status_of,
-    until_answered_by, until_left_alone,
+    until_answered_by, until_failed, until_left_alone,
 };
 
 // === The three cases of gRPC's own fallback suite ===
@@ -200,6 +200,16 @@ async fn three_servers_the_middle_one_dead() {
     until_answered_by(&mut client, "one").await;
     until_left_alone(&last).await;
     assert_states("three", &[(&first, "READY"), (&middle, "IDLE"), (&last, "IDLE")]).await;
+}
+
+#[tokio::test]
+async fn a_deadline_that_passes_while_servers_are_tried_tells_where_that_stands() {
+    let primary = control_plane(Snapshot::default()).await;
+    primary.faults().black_hole(true);
+    let status = call_within(&mut start("tried", &[&primary]), Duration::from_millis(50)).await.unwrap_err();
+    let expected = format!("waiting for the configuration; connecting to {}", primary.addr());
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    assert!(status.message().ends_with(&expected), "{}", status.message());
 }
 
 // === What is cached stays in use ===
@@ -459,18 +469,6 @@ async fn until_served_by(client: &mut Client, wanted: &str) {
         }
     };
     assert_eq!(in_time(served).await, wanted);
-}
-
-/// Calls until one fails.
-async fn until_failed(client: &mut Client) -> Status {
-    let failed = async {
-        loop {
-            if let Err(status) = call(client).await {
-                return status;
-            }
-        }
-    };
-    in_time(failed).await
 }
 
 /// The states that CSDS shows for the servers of a node's only channel.

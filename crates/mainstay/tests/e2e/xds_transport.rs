@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::mpsc;
 use tonic::Code;
 
-use crate::common::{Client, backends, call, control_plane, in_time, service};
+use crate::common::{Client, backends, call, control_plane, in_time, service, until_failed, until_left_alone};
 
 // === TLS to the control plane ===
 
@@ -218,6 +218,57 @@ async fn a_server_uri_that_cannot_be_used_makes_only_that_server_unreachable() {
     assert!(text.contains("the scheme \"carrier\" is not supported"), "{text}");
 }
 
+// === Connections and streams ===
+
+#[tokio::test]
+async fn a_connection_carries_the_streams_of_a_hundred_targets_and_no_more() {
+    // RFC 9113, section 6.5.2: a server need not take more, and what it does not take waits without a word.
+    let [one] = backends(["one"]).await;
+    let names: Vec<_> = (0..101).map(|i| format!("service-{i}")).collect();
+    let listeners = names.iter().map(|name| resources::listener(name, resources::route("service", "service")));
+    let server = control_plane(
+        Snapshot::builder()
+            .resources(listeners)
+            .cluster(resources::eds_cluster("service"))
+            .endpoints(resources::endpoints("service", [one.addr()])),
+    )
+    .await;
+    let bootstrap = Arc::new(bootstrap(ServerConfig::insecure(server.addr().to_string())));
+    let mut clients = Vec::new();
+    for name in &names {
+        let channel = Channel::builder(format!("xds:///{name}")).bootstrap(bootstrap.clone()).build().unwrap();
+        let mut client = Client::new(channel);
+        assert_eq!(call(&mut client).await.unwrap(), "one");
+        clients.push(client);
+    }
+    assert_eq!((server.stats().open_connections, server.stats().open_streams), (2, 101));
+    drop(clients);
+    until_left_alone(&server).await;
+}
+
+#[test]
+fn runtimes_do_not_share_a_connection() {
+    // It is carried by a task, which ends with its runtime.
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (servers, mine, other) = (runtime(), runtime(), runtime());
+    let ([one], server) = servers.block_on(async {
+        let backends = backends(["one"]).await;
+        let server = control_plane(service(&[&backends[0]])).await;
+        (backends, server)
+    });
+    let config = ServerConfig::insecure(server.addr().to_string());
+    let [mut first, mut second] = [&mine, &other].map(|runtime| runtime.block_on(async { client(config.clone()) }));
+    assert_eq!(other.block_on(call(&mut second)).unwrap(), "one");
+    assert_eq!(mine.block_on(call(&mut first)).unwrap(), "one");
+    assert_eq!(server.stats().connections, 2);
+
+    other.shutdown_background();
+    servers.block_on(async { server.control_plane().set(service(&[])) });
+    mine.block_on(until_failed(&mut first));
+    assert_eq!(server.stats().connections, 2, "the stream of the other runtime was not disturbed");
+    drop(one);
+}
+
 // === TLS to endpoints ===
 
 #[tokio::test]
@@ -266,11 +317,14 @@ async fn an_endpoint_that_speaks_no_tls_is_not_talked_to_in_plain() {
 
 // === Helpers ===
 
-fn builder(server: ServerConfig) -> ChannelBuilder {
+fn bootstrap(server: ServerConfig) -> Bootstrap {
     let node = Node { id: "tls".into(), ..Node::default() };
-    let bootstrap = Bootstrap::builder().node(node).server(server).build().unwrap();
+    Bootstrap::builder().node(node).server(server).build().unwrap()
+}
+
+fn builder(server: ServerConfig) -> ChannelBuilder {
     Channel::builder("xds:///service")
-        .bootstrap(bootstrap)
+        .bootstrap(bootstrap(server))
         .backoff(Duration::from_millis(20), Duration::from_millis(100))
 }
 
