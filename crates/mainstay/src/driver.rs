@@ -98,6 +98,9 @@ impl Driver {
                 }
                 Action::Report(report) => {
                     log(&self.plan.target.canonical, &report);
+                    if let Some(progress) = progress(&report) {
+                        self.shared.progress.store(Some(Arc::new(progress)));
+                    }
                     self.shared.events.send(report);
                 }
                 Action::Publish(snapshot) => {
@@ -137,6 +140,17 @@ impl Driver {
     fn now(&self) -> Time {
         Time::from_start(self.start.elapsed())
     }
+}
+
+/// Where the way to a configuration stands, if this report tells.
+fn progress(report: &Report) -> Option<String> {
+    Some(match report {
+        Report::Connecting(server) => format!("connecting to {}", server.server_uri),
+        Report::Connected(server) => format!("{} has not answered yet", server.server_uri),
+        Report::Answered(server) => format!("{} has not sent everything yet", server.server_uri),
+        Report::Unreachable(server, cause, _) => format!("{} cannot be reached: {cause}", server.server_uri),
+        _ => return None,
+    })
 }
 
 /// Levels mean something: what needs a person is `warn`, what explains a change is `info`, the rest is `debug`.

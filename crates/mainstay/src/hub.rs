@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use envoy_types::pb::envoy::config::core::v3::Node;
 use http::uri::{Authority, Scheme};
 use mainstay_lb::{ChannelCore, Snapshot};
@@ -22,6 +22,7 @@ use crate::credentials::Credentials;
 use crate::dns::ResolveHost;
 use crate::driver::{Driver, QUEUE};
 use crate::events::EventSource;
+use crate::intern::Interner;
 use crate::subchannel::{ConnectSettings, Subchannel, Subchannels};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
@@ -56,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) published: watch::Sender<u64>,
     /// What the XdsClient reports.
     pub(crate) events: EventSource,
+    /// How the last server that was tried is doing, for RPCs that wait for the first configuration in vain.
+    pub(crate) progress: ArcSwapOption<String>,
 }
 
 /// A question to the driver.
@@ -120,13 +123,14 @@ impl Hub {
             snapshot: ArcSwap::from_pointee(Snapshot::empty()),
             published: watch::Sender::new(0),
             events: EventSource::new(),
+            progress: ArcSwapOption::empty(),
         });
         let (input_sender, inputs) = mpsc::channel(QUEUE);
         let (queries, asked) = mpsc::unbounded_channel();
         let (close, closed) = oneshot::channel();
         let driver = Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone()),
-            subchannels: Subchannels::new(tls, plan.connect, input_sender.clone()),
+            subchannels: Subchannels::new(tls, plan.connect, Interner::of(&plan.bootstrap), input_sender.clone()),
             streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
             lookups: Default::default(),
             inputs,

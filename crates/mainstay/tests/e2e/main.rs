@@ -2,3 +2,6 @@
 
 mod channel;
 mod common;
+mod csds;
+mod fallback;
+mod xds_transport;

@@ -30,6 +30,7 @@ mod drive;
 mod dump;
 mod error;
 mod health;
+mod intern;
 mod notify;
 mod response;
 mod server;
@@ -41,6 +42,7 @@ mod wire;
 mod tests;
 
 pub use dump::{RawValue, ResourceState, ResourceStatus, ServerState, ServerStatus};
+pub use intern::{Intern, Parsed};
 
 use authority::{Authority, AuthorityId};
 use cache::Cache;
