@@ -31,7 +31,7 @@ pub(crate) struct Hub {
     pub(crate) shared: Arc<Shared>,
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
-    queries: mpsc::UnboundedSender<Query>,
+    inspector: Inspector,
     /// Dropped with the hub, which the driver notices.
     _close: oneshot::Sender<()>,
 }
@@ -60,6 +60,10 @@ pub(crate) struct Shared {
     /// How the last server that was tried is doing, for RPCs that wait for the first configuration in vain.
     pub(crate) progress: ArcSwapOption<String>,
 }
+
+/// Asks the driver of a hub.
+#[derive(Clone)]
+pub(crate) struct Inspector(mpsc::UnboundedSender<Query>);
 
 /// A question to the driver.
 pub(crate) enum Query {
@@ -97,21 +101,14 @@ impl Hub {
         Ok(hub)
     }
 
-    /// Every running hub of the process.
-    pub(crate) fn all() -> Vec<Arc<Self>> {
+    /// A way to ask each running hub of the process. It keeps none of them running.
+    pub(crate) fn all() -> Vec<Inspector> {
         let hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
-        hubs.iter().filter_map(|(_, hub)| hub.upgrade()).collect()
+        hubs.iter().filter_map(|(_, hub)| hub.upgrade()).map(|hub| hub.inspector.clone()).collect()
     }
 
     pub(crate) fn target(&self) -> &str {
         &self.plan.target.canonical
-    }
-
-    /// Asks the driver; `None` if it has just ended.
-    pub(crate) async fn status(&self) -> Option<HubStatus> {
-        let (answer, answered) = oneshot::channel();
-        self.queries.send(Query::Status(answer)).ok()?;
-        answered.await.ok()
     }
 
     fn start(plan: Plan, runtime: &runtime::Handle) -> Result<Self, BuildError> {
@@ -141,7 +138,19 @@ impl Hub {
             start: Instant::now(),
         };
         runtime.spawn(driver.run(closed));
-        Ok(Self { shared, scheme: plan.credentials.scheme(), authority, queries, _close: close, plan })
+        let inspector = Inspector(queries);
+        Ok(Self { shared, scheme: plan.credentials.scheme(), authority, inspector, _close: close, plan })
+    }
+}
+
+// === impl Inspector ===
+
+impl Inspector {
+    /// How the client of the hub is doing; `None` if it has just ended.
+    pub(crate) async fn status(&self) -> Option<HubStatus> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(Query::Status(answer)).ok()?;
+        answered.await.ok()
     }
 }
 

@@ -15,6 +15,8 @@ use mainstay_xds::resource::{
 #[derive(Clone)]
 pub(crate) struct Interner(Arc<Mutex<Table>>);
 
+type WeakTable = Weak<Mutex<Table>>;
+
 /// What is held anywhere, by the hash of server, type and bytes.
 struct Table {
     slots: HashMap<u64, Vec<Slot>>,
@@ -50,7 +52,7 @@ struct Holder(Arc<Raw>);
 impl Interner {
     /// The one of all channels with an equal bootstrap: what a parser makes may depend on it.
     pub(crate) fn of(bootstrap: &Arc<Bootstrap>) -> Self {
-        static TABLES: Mutex<Vec<(Arc<Bootstrap>, Weak<Mutex<Table>>)>> = Mutex::new(Vec::new());
+        static TABLES: Mutex<Vec<(Arc<Bootstrap>, WeakTable)>> = Mutex::new(Vec::new());
         let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
         tables.retain(|(_, table)| table.strong_count() > 0);
         let known = tables.iter().find(|(known, _)| known == bootstrap).and_then(|(_, table)| table.upgrade());
