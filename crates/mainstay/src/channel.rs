@@ -193,10 +193,24 @@ impl ChannelBuilder {
         self
     }
 
-    /// First and longest pause between attempts to connect, to endpoints and to xDS servers; 1 s and
-    /// 120 s by default.
+    /// Least time between two good lookups of one DNS name, however many connections fail meanwhile; 30 s by default.
+    pub fn min_dns_interval(mut self, interval: Duration) -> Self {
+        self.deps.min_resolution_interval = interval;
+        self
+    }
+
+    /// Look up the names of LOGICAL_DNS clusters again this long after each answer. Off by default: they are looked up
+    /// again when connections fail.
+    pub fn dns_refresh(mut self, interval: Duration) -> Self {
+        self.deps.resolution_refresh = Some(interval);
+        self
+    }
+
+    /// First and longest pause between attempts to connect, to endpoints and to xDS servers, and between lookups that
+    /// fail; 1 s and 120 s by default.
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
         self.connect.backoff = Backoff::new(base, max);
+        self.deps.resolution_backoff = Backoff::new(base, max);
         self.client.backoff_base = base;
         self.client.backoff_max = max;
         self

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{backends, bootstrap, builder, call, call_within, client, control_plane, service, spread, until_answered_by};
+use common::{
+    backends, bootstrap, builder, call, call_within, client, control_plane, service, spread, until_answered_by,
+};
 
 #[tokio::test]
 async fn calls_go_round_the_endpoints_of_the_control_plane() {
