@@ -41,16 +41,32 @@ impl fmt::Display for Target {
     }
 }
 
+/// How to call it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    /// Let calls wait for a connection instead of failing while there is none.
+    pub(crate) wait_for_ready: bool,
+    /// The bootstrap configuration as JSON, in place of the one that the environment names.
+    pub(crate) bootstrap: Option<String>,
+}
+
 /// A channel to `target`. Nothing is sent before the first call.
-pub(crate) fn connect(target: &Target, wait_for_ready: bool) -> Result<Box<dyn Caller>, Failure> {
+pub(crate) fn connect(target: &Target, options: &Options) -> Result<Box<dyn Caller>, Failure> {
     match target {
-        Target::Plain(_, text) if wait_for_ready => Err(Failure::usage(format!(
+        Target::Plain(_, text) if options.wait_for_ready => Err(Failure::usage(format!(
             "--wait-for-ready cannot be had for {text}: tonic's own channel has no such mode"
         ))
         .tip("drop the flag, or call an xds: target")),
         Target::Plain(endpoint, _) => Ok(Box::new(TestServiceClient::new(endpoint.connect_lazy()))),
-        Target::Xds(text) => Err(Failure::failed(format!("{text}: this build has no xDS channel"))),
+        Target::Xds(text) => xds_channel(text, options),
     }
+}
+
+/// The one place that makes channels of ours.
+fn xds_channel(target: &str, options: &Options) -> Result<Box<dyn Caller>, Failure> {
+    let from = if options.bootstrap.is_some() { "given here" } else { "named by the environment" };
+    Err(Failure::failed(format!("{target}: this build has no xDS channel for the bootstrap {from}"))
+        .tip("call one server through tonic's own channel, such as http://127.0.0.1:50051"))
 }
 
 const EXPECTED: &str = "expected an xDS name such as xds:///greeter, or one server such as http://127.0.0.1:50051";
@@ -79,6 +95,7 @@ mod tests {
     #[test]
     fn a_plain_target_cannot_wait_for_ready() {
         let target = "http://127.0.0.1:1".parse().unwrap();
-        assert!(connect(&target, true).is_err());
+        let options = Options { wait_for_ready: true, ..Options::default() };
+        assert!(connect(&target, &options).is_err());
     }
 }

@@ -11,6 +11,7 @@ mod failure;
 mod listen;
 mod load;
 mod output;
+mod serve;
 mod signals;
 mod span;
 mod tally;

@@ -102,7 +102,6 @@ impl Pool {
     /// Takes in a report. The users that have to hear of it; none if nothing changed.
     pub(crate) fn set_state(&mut self, id: SubchannelId, connectivity: Connectivity) -> Vec<Owner> {
         let Some(entry) = self.entries.get_mut(&id) else { return Vec::new() };
-        entry.asked = false;
         let (state, error) = match connectivity {
             Connectivity::Idle => (State::Idle, None),
             Connectivity::Connecting => (State::Connecting, None),
@@ -110,8 +109,12 @@ impl Pool {
             Connectivity::TransientFailure(error) => (State::TransientFailure, Some(error)),
         };
         if entry.state == state && (error.is_none() || entry.last_error == error) {
+            if entry.asked {
+                self.to_connect.push(id); // Still idle, or idle again before we heard of it: ask again.
+            }
             return Vec::new();
         }
+        entry.asked = false;
         entry.state = state;
         if error.is_some() || state == State::Ready {
             entry.last_error = error;

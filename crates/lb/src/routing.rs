@@ -13,7 +13,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName};
 use mainstay_xds::Choose;
 use mainstay_xds::resource::matcher::{HeaderMatcher, PathMatcher};
-use mainstay_xds::resource::route::{ClusterTarget, Route, RouteAction, VirtualHost};
+use mainstay_xds::resource::route::{ClusterTarget, Route, RouteAction, VirtualHost, WeightedCluster};
 
 use crate::snapshot::Rpc;
 
@@ -70,7 +70,7 @@ struct PathKey {
 impl RouteTable {
     pub(crate) fn new(virtual_host: Arc<VirtualHost>) -> Self {
         let routes = &virtual_host.routes;
-        let clusters: BTreeSet<Arc<str>> = routes.iter().flat_map(cluster_names).map(Arc::from).collect();
+        let clusters: BTreeSet<Arc<str>> = virtual_host.clusters().map(Arc::from).collect();
         let clusters: Box<[Arc<str>]> = clusters.into_iter().collect();
         let compiled = routes.iter().map(|route| Compiled::new(route, &clusters)).collect();
         let index = |exact: bool, any_case: bool| PathIndex::new(routes, exact, any_case);
@@ -175,7 +175,7 @@ impl Compiled {
                 ClusterTarget::Cluster(name) => Target::Cluster(place(name)),
                 ClusterTarget::Weighted(choices) => {
                     let mut sum = 0;
-                    let choice = |choice: &mainstay_xds::resource::route::WeightedCluster| {
+                    let choice = |choice: &WeightedCluster| {
                         sum += u64::from(choice.weight);
                         (sum, place(&choice.name))
                     };
@@ -271,17 +271,6 @@ impl PathIndex {
     }
 }
 
-fn cluster_names(route: &Route) -> impl Iterator<Item = &str> {
-    let (one, many): (Option<&str>, &[_]) = match &route.action {
-        RouteAction::Forward(forward) => match &forward.target {
-            ClusterTarget::Cluster(name) => (Some(name), &[]),
-            ClusterTarget::Weighted(choices) => (None, choices),
-        },
-        RouteAction::NonForwarding | RouteAction::Unsupported(_) => (None, &[]),
-    };
-    one.into_iter().chain(many.iter().map(|choice| choice.name.as_str()))
-}
-
 /// The name as requests have it; `None` if routes cannot see such a header (L-34).
 fn visible_name(name: &str) -> Option<HeaderName> {
     let hidden = name.ends_with("-bin") || name.starts_with("grpc-") || HIDDEN.contains(&name);
@@ -309,3 +298,6 @@ fn visible_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a
 const HIDDEN: [&str; 3] = ["host", "te", "user-agent"];
 
 const MILLION: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_xds::deps::{ClusterChildren, ConfigError, XdsConfig};
+use mainstay_xds::deps::{ConfigError, XdsConfig};
+use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
@@ -323,16 +324,15 @@ impl<H: Host> fmt::Debug for Context<'_, H> {
 }
 
 /// The clusters that stand on their own: those that routes name, and those that are there for no
-/// other reason than a subscription. Leaves of aggregates live inside these.
+/// other reason than a subscription. What is below an aggregate lives inside it.
 fn clusters(config: &XdsConfig, routes: &RouteTable) -> BTreeSet<Arc<str>> {
-    let aggregates = config.clusters.values().filter_map(|entry| entry.as_ref().ok());
-    let leaves: BTreeSet<&Arc<str>> = aggregates
-        .flat_map(|cluster| match &cluster.children {
-            ClusterChildren::Aggregate(leaves) => leaves.as_slice(),
-            ClusterChildren::Endpoints(_) => &[],
-        })
-        .collect();
-    let subscribed = config.clusters.keys().filter(|name| !leaves.contains(name));
+    let mut below: BTreeSet<&str> = BTreeSet::new();
+    for cluster in config.clusters.values().filter_map(|entry| entry.as_ref().ok()) {
+        if let ClusterKind::Aggregate { clusters } = &cluster.cluster.kind {
+            below.extend(clusters.iter().map(String::as_str));
+        }
+    }
+    let subscribed = config.clusters.keys().filter(|name| !below.contains(&***name));
     routes.clusters().iter().chain(subscribed).cloned().collect()
 }
 

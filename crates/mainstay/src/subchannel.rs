@@ -142,18 +142,30 @@ impl Host for Subchannels {
     }
 
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
-        // L-86: one counter for all channels of the process.
-        static COUNTERS: Mutex<BTreeMap<(String, String), Weak<Counter>>> = Mutex::new(BTreeMap::new());
-        let mut counters = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = counters.entry((cluster.to_owned(), eds_service.to_owned())).or_default();
-        if let Some(counter) = slot.upgrade() {
-            return counter;
+        static COUNTERS: Mutex<Counters> = Mutex::new(Counters { by_cluster: BTreeMap::new(), prune_at: 64 });
+        COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).of(cluster, eds_service)
+    }
+}
+
+/// The in-flight counters of the process: one per {cluster, EDS service}, for all channels (L-86).
+struct Counters {
+    by_cluster: BTreeMap<(String, String), Weak<Counter>>,
+    /// The size at which counters that nobody uses are forgotten. It doubles, so that the search for them costs little.
+    prune_at: usize,
+}
+
+impl Counters {
+    fn of(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
+        if self.by_cluster.len() >= self.prune_at {
+            self.by_cluster.retain(|_, counter| counter.strong_count() > 0);
+            self.prune_at = 64.max(2 * self.by_cluster.len());
         }
-        let counter = Arc::new(Counter::new());
-        *slot = Arc::downgrade(&counter);
-        // A new counter is rare: the moment to forget those that nobody uses.
-        counters.retain(|_, counter| counter.strong_count() > 0);
-        counter
+        let slot = self.by_cluster.entry((cluster.to_owned(), eds_service.to_owned())).or_default();
+        slot.upgrade().unwrap_or_else(|| {
+            let counter = Arc::new(Counter::new());
+            *slot = Arc::downgrade(&counter);
+            counter
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 
 use crate::{
-    connect::{Target, connect},
+    connect::{Options, Target, connect},
     failure::Failure,
     output::Output,
     signals::Signals,
@@ -62,32 +62,32 @@ pub(crate) struct Settings {
     targets: Vec<Target>,
     schedule: Schedule,
     rpc_timeout: Duration,
-    wait_for_ready: bool,
+    options: Options,
     fail_on_failed_rpc: bool,
     lines: Lines,
 }
 
 impl Flags {
-    pub(crate) fn resolve(self) -> Result<Settings, Failure> {
+    pub(crate) fn resolve(self) -> Settings {
         let lines = match (self.json, io::stderr().is_terminal()) {
             (true, _) => Lines::Calls,
             (false, true) => Lines::Progress,
             (false, false) => Lines::None,
         };
-        Ok(Settings {
+        Settings {
             targets: self.targets,
             schedule: Schedule::new(self.qps, self.duration),
             rpc_timeout: self.rpc_timeout,
-            wait_for_ready: self.wait_for_ready,
+            options: Options { wait_for_ready: self.wait_for_ready, bootstrap: None },
             fail_on_failed_rpc: self.fail_on_failed_rpc,
             lines,
-        })
+        }
     }
 }
 
 /// Sends until the schedule ends or a signal comes.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
-    let callers = settings.targets.iter().map(|target| connect(target, settings.wait_for_ready));
+    let callers = settings.targets.iter().map(|target| connect(target, &settings.options));
     let callers = callers.collect::<Result<Vec<_>, _>>()?;
     let mut traffic = Traffic::start(settings.schedule, callers, settings.rpc_timeout);
     let mut report = Report::new(&settings.targets, settings.lines, output);

@@ -1,11 +1,14 @@
 //! Failure, fallback and recovery of servers (A57, A71, A95).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::authority::{AuthorityId, Unreachable};
 use super::server::{Answered, Link, Outage, Paused, ServerId};
 use super::timers::TimerKind;
 use super::{Action, Report, XdsClient};
+use crate::bootstrap::ServerConfig;
+use crate::name::AuthorityKey;
 use crate::resource::ResourceType;
 use crate::{Choose, Time};
 
@@ -104,11 +107,7 @@ impl XdsClient {
 
     /// Another server is in charge. Every stream is checked for what it must list now, also one that another
     /// authority shares and that is open already.
-    fn active_changed(
-        &mut self,
-        id: AuthorityId,
-        report: impl FnOnce(crate::name::AuthorityKey, std::sync::Arc<crate::bootstrap::ServerConfig>) -> Report,
-    ) {
+    fn active_changed(&mut self, id: AuthorityId, report: impl FnOnce(AuthorityKey, Arc<ServerConfig>) -> Report) {
         let authority = &self.authorities[id.0];
         let Some(active) = authority.active() else { return };
         let (key, config) = (authority.key.clone(), self.servers[active.0].config.clone());

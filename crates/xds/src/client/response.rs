@@ -1,7 +1,6 @@
 //! A response: read first, then taken in, in one step.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map;
+use std::collections::{BTreeMap, btree_map};
 use std::fmt::Write;
 use std::sync::Arc;
 

@@ -116,6 +116,14 @@ impl Server {
         stream
     }
 
+    /// Forgets past failures, and the pause that they caused.
+    pub(super) fn reset_backoff(&mut self, id: ServerId, timers: &mut Timers) {
+        self.backoff = Backoff::default();
+        if let Link::Paused(_) = self.link {
+            self.take_link().cancel_timers(id, timers);
+        }
+    }
+
     /// Leaves the current state, which the caller replaces by another.
     pub(super) fn take_link(&mut self) -> Link {
         std::mem::replace(&mut self.link, Link::Idle)

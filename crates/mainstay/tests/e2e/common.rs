@@ -4,26 +4,31 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
 use mainstay::{Channel, ChannelBuilder};
 use mainstay_control_plane::{ControlPlane, Server, Snapshot, resources};
 use mainstay_testservice::Backend;
 use mainstay_testservice::proto::SimpleRequest;
 use mainstay_testservice::proto::test_service_client::TestServiceClient;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tonic::Status;
 
 /// A client stub over our channel.
-pub type Client = TestServiceClient<Channel>;
+pub(crate) type Client = TestServiceClient<Channel>;
 
 /// A control plane that serves `snapshot`.
-pub async fn control_plane(snapshot: impl Into<Snapshot>) -> Server {
+pub(crate) async fn control_plane(snapshot: impl Into<Snapshot>) -> Server {
     let control_plane = ControlPlane::new();
     control_plane.set(snapshot);
     control_plane.serve("127.0.0.1:0").await.expect("a free port")
 }
 
 /// Backends with the given ids.
-pub async fn backends<const N: usize>(ids: [&str; N]) -> [Backend; N] {
+pub(crate) async fn backends<const N: usize>(ids: [&str; N]) -> [Backend; N] {
     let mut backends = Vec::new();
     for id in ids {
         backends.push(Backend::spawn("127.0.0.1:0", id).await.expect("a free port"));
@@ -32,7 +37,7 @@ pub async fn backends<const N: usize>(ids: [&str; N]) -> [Backend; N] {
 }
 
 /// The usual chain for target `xds:///service`: Listener, routes and cluster all called "service".
-pub fn service(backends: &[&Backend]) -> Snapshot {
+pub(crate) fn service(backends: &[&Backend]) -> Snapshot {
     Snapshot::builder()
         .listener(resources::listener("service", resources::rds("service")))
         .route(resources::route("service", "service"))
@@ -42,7 +47,7 @@ pub fn service(backends: &[&Backend]) -> Snapshot {
 }
 
 /// A bootstrap with these servers in order.
-pub fn bootstrap(servers: &[&Server]) -> Arc<Bootstrap> {
+pub(crate) fn bootstrap(servers: &[&Server]) -> Arc<Bootstrap> {
     let mut builder = Bootstrap::builder().node(Node { id: "test-node".into(), ..Default::default() });
     for server in servers {
         builder = builder.server(ServerConfig::insecure(server.addr().to_string()));
@@ -51,31 +56,31 @@ pub fn bootstrap(servers: &[&Server]) -> Arc<Bootstrap> {
 }
 
 /// A channel to `xds:///service`, with short backoff so that nothing waits long.
-pub fn builder(servers: &[&Server]) -> ChannelBuilder {
+pub(crate) fn builder(servers: &[&Server]) -> ChannelBuilder {
     Channel::builder("xds:///service")
         .bootstrap(bootstrap(servers))
         .backoff(Duration::from_millis(20), Duration::from_millis(100))
 }
 
 /// A stub over such a channel.
-pub fn client(servers: &[&Server]) -> Client {
+pub(crate) fn client(servers: &[&Server]) -> Client {
     Client::new(builder(servers).build().expect("a channel"))
 }
 
 /// One call; who answered it.
-pub async fn call(client: &mut Client) -> Result<String, Status> {
+pub(crate) async fn call(client: &mut Client) -> Result<String, Status> {
     call_within(client, Duration::from_secs(10)).await
 }
 
 /// One call with a deadline; who answered it.
-pub async fn call_within(client: &mut Client, timeout: Duration) -> Result<String, Status> {
+pub(crate) async fn call_within(client: &mut Client, timeout: Duration) -> Result<String, Status> {
     let mut request = tonic::Request::new(SimpleRequest { fill_server_id: true, ..Default::default() });
     request.set_timeout(timeout);
     client.unary_call(request).await.map(|response| response.into_inner().server_id)
 }
 
 /// `n` calls that must all succeed; how many each backend answered.
-pub async fn spread(client: &mut Client, n: usize) -> BTreeMap<String, usize> {
+pub(crate) async fn spread(client: &mut Client, n: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for _ in 0..n {
         let id = call(client).await.expect("an answer");
@@ -85,11 +90,31 @@ pub async fn spread(client: &mut Client, n: usize) -> BTreeMap<String, usize> {
 }
 
 /// Calls until `wanted` answers. Every call must succeed.
-pub async fn until_answered_by(client: &mut Client, wanted: &str) {
+pub(crate) async fn until_answered_by(client: &mut Client, wanted: &str) {
     let moved = async {
         while call(client).await.expect("an answer") != wanted {
             tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(Duration::from_secs(10), moved).await.unwrap_or_else(|_| panic!("{wanted} never answered"));
+}
+
+/// A server that notes the `:authority` of every request and answers none of them well.
+pub(crate) async fn authority_recorder() -> (std::net::SocketAddr, mpsc::UnboundedReceiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let (record, recorded) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let record = record.clone();
+            let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+                let authority = request.uri().authority().map(ToString::to_string).unwrap_or_default();
+                let _ = record.send(authority);
+                async { Ok::<_, std::convert::Infallible>(Status::unimplemented("").into_http::<tonic::body::Body>()) }
+            });
+            let connection = http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    (address, recorded)
 }

@@ -1,0 +1,4 @@
+//! Mainstay end to end: real control planes, real backends, real sockets. One binary, so that it links once.
+
+mod channel;
+mod common;
