@@ -2,3 +2,5 @@
 
 mod channel;
 mod common;
+mod config;
+mod logical_dns;
