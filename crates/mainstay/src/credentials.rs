@@ -95,6 +95,10 @@ pub(crate) async fn for_xds_server(creds: &ChannelCreds, host: &str) -> Result<O
 }
 
 async fn read_tls(files: &TlsConfig) -> Result<ClientConfig, CredentialsError> {
+    if let Some(path) = &files.spiffe_trust_bundle_map_file {
+        // Falling back to other roots would trust whom the operator did not name.
+        return Err(CredentialsError::File(path.clone(), "SPIFFE trust bundle maps are not supported yet".to_owned()));
+    }
     let roots = match &files.ca_certificate_file {
         None => system_roots()?,
         Some(path) => {

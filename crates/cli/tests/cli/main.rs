@@ -2,6 +2,7 @@
 
 mod program;
 mod serve;
+mod xds;
 
 use std::net::TcpListener;
 

@@ -10,9 +10,15 @@ pub(crate) fn mainstay(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
+/// Runs the program to its end with this bootstrap.
+pub(crate) fn mainstay_with_bootstrap(bootstrap: &str, args: &[&str]) -> Output {
+    command(args).env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap).output().unwrap()
+}
+
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
     command.args(args).stdin(Stdio::null()).env_remove("CLICOLOR_FORCE").env_remove("RUST_LOG");
+    command.env_remove("GRPC_XDS_BOOTSTRAP").env_remove("GRPC_XDS_BOOTSTRAP_CONFIG");
     command
 }
 
