@@ -18,6 +18,7 @@ use tower_service::Service;
 use crate::ads::AdsLimits;
 use crate::body::ResponseBody;
 use crate::call;
+use crate::config::{ConfigView, Configs};
 use crate::credentials::{Credentials, CredentialsError};
 use crate::dns::{ResolveHost, SystemDns};
 use crate::events::Events;
@@ -105,7 +106,7 @@ impl Channel {
             dns: None,
             client: ClientSettings::default(),
             deps: DepsSettings::default(),
-            connect: ConnectSettings { timeout: Duration::from_secs(20), backoff: Backoff::default() },
+            connect: ConnectSettings { timeout: Duration::from_secs(20), backoff: Backoff::default(), enabled: true },
             ads: AdsLimits {
                 max_response_size: 256 << 20,
                 keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
@@ -122,6 +123,16 @@ impl Channel {
     /// The first caller also hears what has happened since the channel was made.
     pub fn events(&self) -> Events {
         self.hub.shared.events.listen()
+    }
+
+    /// What the channel has been told so far, and by whom. `None` if its runtime has ended.
+    pub async fn config(&self) -> Option<ConfigView> {
+        self.hub.status().await.map(ConfigView::from)
+    }
+
+    /// What the channel has been told, now and whenever it changes.
+    pub fn configs(&self) -> Configs {
+        Configs::new(self.hub.clone())
     }
 }
 
@@ -176,6 +187,12 @@ impl ChannelBuilder {
     /// Use this resolver for DNS names.
     pub fn dns(mut self, dns: impl ResolveHost) -> Self {
         self.dns = Some(Arc::new(dns));
+        self
+    }
+
+    /// Never connects to an endpoint: for tools that look at [`Channel::config`] only. RPCs wait for their deadlines.
+    pub fn without_endpoints(mut self) -> Self {
+        self.connect.enabled = false;
         self
     }
 

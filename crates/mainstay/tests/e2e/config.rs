@@ -209,11 +209,14 @@ async fn an_empty_collection_makes_its_locality_unreachable() {
     let server = control_plane(
         base("service")
             .cluster(resources::eds_cluster("service"))
-            .endpoints(resources::localities("service", [resources::leds_locality("a", "list"), {
-                let mut spare = resources::locality("b", [two.addr()]);
-                spare.priority = 1;
-                spare
-            }]))
+            .endpoints(resources::localities(
+                "service",
+                [resources::leds_locality("a", "list"), {
+                    let mut spare = resources::locality("b", [two.addr()]);
+                    spare.priority = 1;
+                    spare
+                }],
+            ))
             .endpoint_collection("list", resources::endpoint_collection([one.addr()])),
     )
     .await;
@@ -257,9 +260,7 @@ fn base(cluster: &str) -> SnapshotBuilder {
 
 /// The chain for `xds:///service` with another name for its cluster.
 fn named_service(cluster: &str, backend: &Backend) -> SnapshotBuilder {
-    base(cluster)
-        .cluster(resources::eds_cluster(cluster))
-        .endpoints(resources::endpoints(cluster, [backend.addr()]))
+    base(cluster).cluster(resources::eds_cluster(cluster)).endpoints(resources::endpoints(cluster, [backend.addr()]))
 }
 
 /// A client whose bootstrap has an authority for endpoints, with these servers or else the same ones.

@@ -272,6 +272,14 @@ impl DependencyManager {
         self.graph.sweep(&mut self.out);
     }
 
+    /// What the channel uses: the last configuration, an error in its place, or nothing yet.
+    pub fn in_force(&self) -> Option<Result<&Arc<XdsConfig>, &Arc<ConfigError>>> {
+        match self.in_force.as_ref()? {
+            Ok(()) => self.published.as_ref().map(Ok),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
     /// The next thing to do.
     pub fn poll_output(&mut self) -> Output {
         if std::mem::take(&mut self.stale.any) {
