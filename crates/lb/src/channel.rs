@@ -138,16 +138,19 @@ impl<S: Subchannel> ChannelCore<S> {
     }
 
     /// Carries news from the client through the dependency manager to the tree until all are quiet.
-    pub fn settle<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
+    /// Says whether another configuration is in force now.
+    pub fn settle<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        let mut changed = false;
         loop {
             // Only the newest configuration matters: what came in between was never in force.
             let mut config = None;
             while self.carry_from_client(cx.now) | self.carry_from_deps(cx.now, &mut config) {}
             if let Some(config) = config {
+                changed = true;
                 self.with_tree(cx, |tree, cx| tree.update(cx, config));
             }
             if !std::mem::take(&mut self.reresolve) {
-                return;
+                return changed;
             }
             self.deps.request_reresolution(cx.now);
         }
@@ -181,6 +184,11 @@ impl<S: Subchannel> ChannelCore<S> {
     /// The client, for status views.
     pub fn client(&self) -> &XdsClient {
         &self.client
+    }
+
+    /// The configuration in force, the error in its place, or nothing yet.
+    pub fn config(&self) -> Option<Result<&Arc<deps::XdsConfig>, &Arc<deps::ConfigError>>> {
+        self.deps.in_force()
     }
 
     /// Drains the client; says whether anything happened.

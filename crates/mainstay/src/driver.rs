@@ -84,7 +84,7 @@ impl Driver {
     /// Lets the core come to rest and does everything it asks for.
     fn settle(&mut self) {
         let now = self.now();
-        self.core.settle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
+        let mut changed = self.core.settle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::OpenStream { stream, server, connect_timeout } => {
@@ -97,6 +97,7 @@ impl Driver {
                     self.lookups.remove(&name);
                 }
                 Action::Report(report) => {
+                    changed = true;
                     log(&self.plan.target.canonical, &report);
                     if let Some(progress) = progress(&report) {
                         self.shared.progress.store(Some(Arc::new(progress)));
@@ -108,6 +109,9 @@ impl Driver {
                     self.shared.published.send_modify(|count| *count = count.wrapping_add(1));
                 }
             }
+        }
+        if changed {
+            self.shared.changed.send_modify(|count| *count = count.wrapping_add(1));
         }
     }
 
@@ -129,6 +133,8 @@ impl Driver {
                 let _ = answer.send(HubStatus {
                     target: self.plan.target.canonical.clone(),
                     node: client.node(),
+                    listener: self.plan.target.listener.clone(),
+                    config: self.core.config().map(|config| config.cloned().map_err(Arc::clone)),
                     resources: client.dump(),
                     servers: client.server_states(),
                     now: self.now(),

@@ -10,7 +10,7 @@ use mainstay_lb::{ChannelCore, Snapshot};
 use mainstay_xds::Time;
 use mainstay_xds::bootstrap::Bootstrap;
 use mainstay_xds::client::{ClientSettings, ResourceStatus, ServerStatus};
-use mainstay_xds::deps::DepsSettings;
+use mainstay_xds::deps::{ConfigError, DepsSettings, XdsConfig};
 use mainstay_xds::name::Target;
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) snapshot: ArcSwap<Snapshot<Subchannel>>,
     /// Counts snapshots; RPCs that must wait listen to it.
     pub(crate) published: watch::Sender<u64>,
+    /// Counts changes of what [`Hub::status`] shows.
+    pub(crate) changed: watch::Sender<u64>,
     /// What the XdsClient reports.
     pub(crate) events: EventSource,
     /// How the last server that was tried is doing, for RPCs that wait for the first configuration in vain.
@@ -75,6 +77,8 @@ pub(crate) enum Query {
 pub(crate) struct HubStatus {
     pub(crate) target: Arc<str>,
     pub(crate) node: Node,
+    pub(crate) listener: Arc<str>,
+    pub(crate) config: Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
     pub(crate) resources: Vec<ResourceStatus>,
     pub(crate) servers: Vec<ServerStatus>,
     pub(crate) now: Time,
@@ -119,6 +123,7 @@ impl Hub {
         let shared = Arc::new(Shared {
             snapshot: ArcSwap::from_pointee(Snapshot::empty()),
             published: watch::Sender::new(0),
+            changed: watch::Sender::new(0),
             events: EventSource::new(),
             progress: ArcSwapOption::empty(),
         });

@@ -16,6 +16,7 @@
 pub use mainstay_xds::bootstrap;
 
 pub mod admin;
+pub mod config;
 
 mod ads;
 mod body;

@@ -58,6 +58,8 @@ pub(crate) struct Subchannels {
 pub(crate) struct ConnectSettings {
     pub(crate) timeout: Duration,
     pub(crate) backoff: Backoff,
+    /// Off for a channel that only shows its configuration.
+    pub(crate) enabled: bool,
 }
 
 struct Slot {
@@ -127,7 +129,7 @@ impl Host for Subchannels {
     }
 
     fn connect(&mut self, id: SubchannelId) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
+        let Some(slot) = self.slots.get_mut(&id).filter(|_| self.settings.enabled) else { return };
         let (released, on_release) = oneshot::channel();
         slot.released = Some(released);
         let attempt = Attempt {

@@ -2,6 +2,8 @@
 
 mod channel;
 mod common;
+mod config;
 mod csds;
 mod fallback;
+mod logical_dns;
 mod xds_transport;

@@ -19,7 +19,7 @@ use crate::resource::endpoint::{
     Addresses, Endpoint, EndpointSource, HealthStatus, Locality, LocalityEndpoints, Priority,
 };
 use crate::resource::{EndpointCollection, Endpoints};
-use crate::{Backoff, Choose, Time};
+use crate::{Choose, Time};
 
 /// A DNS name to resolve for a LOGICAL_DNS cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,7 +130,7 @@ impl Lookups {
             }
             failed => {
                 lookup.failure = Some(failed.map_or_else(Into::into, |_| "the answer has no addresses".into()));
-                let pause = Backoff::default().delay(lookup.failures, choose);
+                let pause = settings.resolution_backoff.delay(lookup.failures, choose);
                 lookup.failures = lookup.failures.saturating_add(1);
                 Some(now + pause)
             }
