@@ -127,7 +127,7 @@ impl Channel {
 
     /// What the channel has been told so far, and by whom. `None` if its runtime has ended.
     pub async fn config(&self) -> Option<ConfigView> {
-        self.hub.status().await.map(ConfigView::from)
+        self.hub.inspector.status().await.map(ConfigView::from)
     }
 
     /// What the channel has been told, now and whenever it changes.

@@ -106,7 +106,7 @@ impl Configs {
     /// ended.
     pub async fn next(&mut self) -> Option<ConfigView> {
         self.changed.changed().await.ok()?;
-        self.hub.status().await.map(ConfigView::from)
+        self.hub.inspector.status().await.map(ConfigView::from)
     }
 }
 

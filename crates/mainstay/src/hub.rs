@@ -31,7 +31,7 @@ pub(crate) struct Hub {
     pub(crate) shared: Arc<Shared>,
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
-    inspector: Inspector,
+    pub(crate) inspector: Inspector,
     /// Dropped with the hub, which the driver notices.
     _close: oneshot::Sender<()>,
 }
