@@ -59,21 +59,20 @@ pub(crate) fn connect(target: &Target, options: &Options) -> Result<Box<dyn Call
         ))
         .tip("drop the flag, or call an xds: target")),
         Target::Plain(endpoint, _) => Ok(Box::new(TestServiceClient::new(endpoint.connect_lazy()))),
-        Target::Xds(text) => xds_channel(text, options),
+        Target::Xds(text) => Ok(Box::new(TestServiceClient::new(xds_channel(text, options)?))),
     }
 }
 
 /// The one place that makes channels of ours.
-fn xds_channel(target: &str, options: &Options) -> Result<Box<dyn Caller>, Failure> {
+pub(crate) fn xds_channel(target: &str, options: &Options) -> Result<Channel, Failure> {
     let mut builder = Channel::builder(target).wait_for_ready(options.wait_for_ready);
     if let Some(bootstrap) = &options.bootstrap {
         builder = builder.bootstrap(Arc::clone(bootstrap));
     }
-    match builder.build() {
-        Ok(channel) => Ok(Box::new(TestServiceClient::new(channel))),
-        Err(error @ BuildError::Target(_)) => Err(Failure::usage(error.to_string())),
-        Err(error) => Err(Failure::failed(error.to_string())),
-    }
+    builder.build().map_err(|error| match error {
+        BuildError::Target(_) => Failure::usage(error.to_string()),
+        _ => Failure::failed(error.to_string()),
+    })
 }
 
 const EXPECTED: &str = "expected an xDS name such as xds:///greeter, or one server such as http://127.0.0.1:50051";
