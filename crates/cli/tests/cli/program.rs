@@ -34,7 +34,17 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut child = command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self::spawn(command(args))
+    }
+
+    pub(crate) fn start_with_bootstrap(bootstrap: &str, args: &[&str]) -> Self {
+        let mut command = command(args);
+        command.env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().map(BufReader::new);
         Self { child, stdout }
     }
