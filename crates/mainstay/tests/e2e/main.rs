@@ -4,3 +4,4 @@ mod channel;
 mod common;
 mod config;
 mod logical_dns;
+mod view;
