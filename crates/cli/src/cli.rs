@@ -43,7 +43,7 @@ impl Cli {
                 Command::Demo(flags) => demo::run(flags.resolve(), signals, output).await,
                 Command::Serve(flags) => serve::run(flags.resolve()?, signals, output).await,
                 Command::Backend(flags) => backend::run(flags.resolve()?, signals, output).await,
-                Command::Load(flags) => load::run(flags.resolve(), signals, output).await,
+                Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
                 Command::Get(flags) => get::run(flags.resolve(), signals, output).await,
             }
         });

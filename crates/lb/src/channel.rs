@@ -121,7 +121,10 @@ impl<S: Subchannel> ChannelCore<S> {
     /// Takes in what happened. Several inputs may be taken in before one [`ChannelCore::settle`].
     pub fn handle<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, input: Input) {
         match input {
-            Input::Xds(event) => self.client.handle_event(cx.now, cx.choose, event),
+            Input::Xds(event) => match cx.host.interner() {
+                Some(intern) => self.client.handle_event_sharing(cx.now, cx.choose, intern, event),
+                None => self.client.handle_event(cx.now, cx.choose, event),
+            },
             Input::Dns(name, answer) => self.deps.handle_dns(cx.now, cx.choose, &name, answer),
             Input::Connectivity(id, state) => {
                 self.with_tree(cx, |tree, cx| tree.handle_connectivity(cx, id, state));

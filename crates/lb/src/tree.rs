@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mainstay_xds::client::Intern;
 use mainstay_xds::deps::{ClusterChildren, ClusterResult, ConfigError, XdsConfig};
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::{Choose, Time};
@@ -75,6 +76,11 @@ pub trait Host {
     /// The counter of RPCs in flight to `cluster` with EDS service name `eds_service`, empty if
     /// there is none. The same for every channel of the process (L-86).
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter>;
+
+    /// Where channels share parsed resources, if they do.
+    fn interner(&mut self) -> Option<&mut dyn Intern> {
+        None
+    }
 }
 
 /// What every call into the tree brings along.
@@ -155,7 +161,7 @@ impl<S: Subchannel> Tree<S> {
     ) {
         match config {
             Ok(config) => self.put_in_force(cx, config),
-            Err(error) => self.break_off(cx, Failure::unavailable(error.to_string())),
+            Err(error) => self.break_off(cx, Failure::no_config(error.to_string())),
         }
     }
 

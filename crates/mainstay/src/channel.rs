@@ -127,12 +127,12 @@ impl Channel {
 
     /// What the channel has been told so far, and by whom. `None` if its runtime has ended.
     pub async fn config(&self) -> Option<ConfigView> {
-        self.hub.status().await.map(ConfigView::from)
+        self.hub.inspector.status().await.map(ConfigView::from)
     }
 
     /// What the channel has been told, now and whenever it changes.
     pub fn configs(&self) -> Configs {
-        Configs::new(self.hub.clone())
+        Configs::new(&self.hub)
     }
 }
 

@@ -100,7 +100,9 @@ async fn read_tls(files: &TlsConfig) -> Result<ClientConfig, CredentialsError> {
         return Err(CredentialsError::File(path.clone(), "SPIFFE trust bundle maps are not supported yet".to_owned()));
     }
     let roots = match &files.ca_certificate_file {
-        None => system_roots()?,
+        None => tokio::task::spawn_blocking(system_roots)
+            .await
+            .map_err(|error| CredentialsError::SystemRoots(error.to_string()))??,
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(path).await? {

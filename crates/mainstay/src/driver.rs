@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
 use mainstay_xds::Time;
-use mainstay_xds::client::Report;
+use mainstay_xds::client::{Event, Report};
 use mainstay_xds::deps::DnsName;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -48,8 +48,8 @@ impl Driver {
                     None => std::future::pending().await,
                 }
             };
+            // Not biased: a flood of news must not hold up deadlines, questions or the end.
             tokio::select! {
-                biased;
                 _ = &mut closed => break,
                 Some(input) = self.inputs.recv() => {
                     self.handle(input);
@@ -72,6 +72,11 @@ impl Driver {
     }
 
     fn handle(&mut self, input: Input) {
+        match &input {
+            Input::Xds(Event::Closed(stream, _)) => self.streams.close(*stream),
+            Input::Dns(name, _) => drop(self.lookups.remove(name)),
+            _ => {}
+        }
         let now = self.now();
         self.core.handle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels }, input);
     }
@@ -94,6 +99,9 @@ impl Driver {
                 Action::Report(report) => {
                     changed = true;
                     log(&self.plan.target.canonical, &report);
+                    if let Some(progress) = progress(&report) {
+                        self.shared.progress.store(Some(Arc::new(progress)));
+                    }
                     self.shared.events.send(report);
                 }
                 Action::Publish(snapshot) => {
@@ -138,6 +146,17 @@ impl Driver {
     fn now(&self) -> Time {
         Time::from_start(self.start.elapsed())
     }
+}
+
+/// Where the way to a configuration stands, if this report tells.
+fn progress(report: &Report) -> Option<String> {
+    Some(match report {
+        Report::Connecting(server) => format!("connecting to {}", server.server_uri),
+        Report::Connected(server) => format!("{} has not answered yet", server.server_uri),
+        Report::Answered(server) => format!("{} has not sent everything yet", server.server_uri),
+        Report::Unreachable(server, cause, _) => format!("{} cannot be reached: {cause}", server.server_uri),
+        _ => return None,
+    })
 }
 
 /// Levels mean something: what needs a person is `warn`, what explains a change is `info`, the rest is `debug`.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use envoy_types::pb::envoy::config::core::v3::Node;
 use http::uri::{Authority, Scheme};
 use mainstay_lb::{ChannelCore, Snapshot};
@@ -22,6 +22,7 @@ use crate::credentials::Credentials;
 use crate::dns::ResolveHost;
 use crate::driver::{Driver, QUEUE};
 use crate::events::EventSource;
+use crate::intern::Interner;
 use crate::subchannel::{ConnectSettings, Subchannel, Subchannels};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
@@ -30,7 +31,7 @@ pub(crate) struct Hub {
     pub(crate) shared: Arc<Shared>,
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
-    queries: mpsc::UnboundedSender<Query>,
+    pub(crate) inspector: Inspector,
     /// Dropped with the hub, which the driver notices.
     _close: oneshot::Sender<()>,
 }
@@ -58,7 +59,13 @@ pub(crate) struct Shared {
     pub(crate) changed: watch::Sender<u64>,
     /// What the XdsClient reports.
     pub(crate) events: EventSource,
+    /// How the last server that was tried is doing, for RPCs that wait for the first configuration in vain.
+    pub(crate) progress: ArcSwapOption<String>,
 }
+
+/// Asks the driver of a hub.
+#[derive(Clone)]
+pub(crate) struct Inspector(mpsc::UnboundedSender<Query>);
 
 /// A question to the driver.
 pub(crate) enum Query {
@@ -98,21 +105,14 @@ impl Hub {
         Ok(hub)
     }
 
-    /// Every running hub of the process.
-    pub(crate) fn all() -> Vec<Arc<Self>> {
+    /// A way to ask each running hub of the process. It keeps none of them running.
+    pub(crate) fn all() -> Vec<Inspector> {
         let hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
-        hubs.iter().filter_map(|(_, hub)| hub.upgrade()).collect()
+        hubs.iter().filter_map(|(_, hub)| hub.upgrade()).map(|hub| hub.inspector.clone()).collect()
     }
 
     pub(crate) fn target(&self) -> &str {
         &self.plan.target.canonical
-    }
-
-    /// Asks the driver; `None` if it has just ended.
-    pub(crate) async fn status(&self) -> Option<HubStatus> {
-        let (answer, answered) = oneshot::channel();
-        self.queries.send(Query::Status(answer)).ok()?;
-        answered.await.ok()
     }
 
     fn start(plan: Plan, runtime: &runtime::Handle) -> Result<Self, BuildError> {
@@ -125,13 +125,14 @@ impl Hub {
             published: watch::Sender::new(0),
             changed: watch::Sender::new(0),
             events: EventSource::new(),
+            progress: ArcSwapOption::empty(),
         });
         let (input_sender, inputs) = mpsc::channel(QUEUE);
         let (queries, asked) = mpsc::unbounded_channel();
         let (close, closed) = oneshot::channel();
         let driver = Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone()),
-            subchannels: Subchannels::new(tls, plan.connect, input_sender.clone()),
+            subchannels: Subchannels::new(tls, plan.connect, Interner::of(&plan.bootstrap), input_sender.clone()),
             streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
             lookups: Default::default(),
             inputs,
@@ -142,7 +143,19 @@ impl Hub {
             start: Instant::now(),
         };
         runtime.spawn(driver.run(closed));
-        Ok(Self { shared, scheme: plan.credentials.scheme(), authority, queries, _close: close, plan })
+        let inspector = Inspector(queries);
+        Ok(Self { shared, scheme: plan.credentials.scheme(), authority, inspector, _close: close, plan })
+    }
+}
+
+// === impl Inspector ===
+
+impl Inspector {
+    /// How the client of the hub is doing; `None` if it has just ended.
+    pub(crate) async fn status(&self) -> Option<HubStatus> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(Query::Status(answer)).ok()?;
+        answered.await.ok()
     }
 }
 

@@ -30,6 +30,7 @@ mod events;
 mod failure;
 mod http2;
 mod hub;
+mod intern;
 mod random;
 mod subchannel;
 mod task;

@@ -20,6 +20,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{Connectivity, Counter, Host, Input, SubchannelId, SubchannelSpec};
+use mainstay_xds::client::Intern;
 use mainstay_xds::{Backoff, Choose};
 
 use tokio::sync::{mpsc, oneshot};
@@ -27,6 +28,7 @@ use tonic::body::Body;
 
 use crate::failure::describe;
 use crate::http2::{self, Address, Tls};
+use crate::intern::Interner;
 use crate::random::Random;
 
 /// A handle of a connection to one address, as snapshots carry it.
@@ -46,6 +48,7 @@ struct Inner {
 pub(crate) struct Subchannels {
     tls: Option<Tls>,
     settings: ConnectSettings,
+    interner: Interner,
     events: mpsc::Sender<Input>,
     slots: BTreeMap<SubchannelId, Slot>,
 }
@@ -102,8 +105,13 @@ impl Hash for Subchannel {
 // === impl Subchannels ===
 
 impl Subchannels {
-    pub(crate) fn new(tls: Option<Tls>, settings: ConnectSettings, events: mpsc::Sender<Input>) -> Self {
-        Self { tls, settings, events, slots: BTreeMap::new() }
+    pub(crate) fn new(
+        tls: Option<Tls>,
+        settings: ConnectSettings,
+        interner: Interner,
+        events: mpsc::Sender<Input>,
+    ) -> Self {
+        Self { tls, settings, interner, events, slots: BTreeMap::new() }
     }
 }
 
@@ -146,6 +154,10 @@ impl Host for Subchannels {
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
         static COUNTERS: Mutex<Counters> = Mutex::new(Counters { by_cluster: BTreeMap::new(), prune_at: 64 });
         COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).of(cluster, eds_service)
+    }
+
+    fn interner(&mut self) -> Option<&mut dyn Intern> {
+        Some(&mut self.interner)
     }
 }
 

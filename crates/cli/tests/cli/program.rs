@@ -30,6 +30,7 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
 pub(crate) struct Running {
     child: Child,
     stdout: Option<BufReader<std::process::ChildStdout>>,
+    stderr: Option<BufReader<std::process::ChildStderr>>,
 }
 
 impl Running {
@@ -46,12 +47,19 @@ impl Running {
     fn spawn(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().map(BufReader::new);
-        Self { child, stdout }
+        let stderr = child.stderr.take().map(BufReader::new);
+        Self { child, stdout, stderr }
     }
 
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.as_mut().unwrap().read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) fn error_line(&mut self) -> String {
+        let mut line = String::new();
+        self.stderr.as_mut().unwrap().read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
@@ -64,7 +72,7 @@ impl Running {
     pub(crate) fn end(mut self) -> (i32, String, String) {
         let (mut stdout, mut stderr) = (String::new(), String::new());
         self.stdout.as_mut().unwrap().read_to_string(&mut stdout).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        self.stderr.as_mut().unwrap().read_to_string(&mut stderr).unwrap();
         (self.child.wait().unwrap().code().unwrap(), stdout, stderr)
     }
 

@@ -2,7 +2,11 @@
 
 use std::fs;
 
-use mainstay_control_plane::{Snapshot, resources};
+use envoy_types::pb::envoy::admin::v3::ClientResourceStatus;
+use envoy_types::pb::envoy::service::status::v3::{
+    ClientStatusRequest, client_status_discovery_service_client::ClientStatusDiscoveryServiceClient,
+};
+use mainstay_control_plane::{ControlPlane, Snapshot, TypeUrl, resources};
 use mainstay_testservice::Backend;
 use serde_json::{Value, json};
 
@@ -33,6 +37,41 @@ async fn load_finds_its_backends_through_serve() {
     assert_eq!(lines.len(), 20);
     assert!(lines.iter().all(|line| line["ok"] == true && line["target"] == "xds:///greeter"), "{lines:?}");
     assert!(backends.iter().all(|backend| backend.requests() > 0), "both backends must be called");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn load_shows_what_its_channels_hold_through_admin() {
+    let control_plane = ControlPlane::new();
+    control_plane.set(Snapshot::builder().listener(resources::listener("greeter", resources::rds("routes"))));
+    let server = control_plane.serve("127.0.0.1:0").await.unwrap();
+    let mut events = server.events();
+    let server = json!({ "server_uri": server.addr().to_string(), "channel_creds": [{ "type": "insecure" }] });
+    let bootstrap = json!({ "xds_servers": [server], "node": { "id": "n1" } }).to_string();
+    let mut load =
+        Running::start_with_bootstrap(&bootstrap, &["load", "xds:///greeter", "--admin", "127.0.0.1:0", "--json"]);
+    let line = load.error_line();
+    let address = line.strip_prefix("admin: CSDS on ").unwrap_or_else(|| panic!("{line}"));
+    events.request(TypeUrl::ROUTE).await.unwrap();
+
+    let mut csds = ClientStatusDiscoveryServiceClient::connect(format!("http://{address}")).await.unwrap();
+    let config = csds.fetch_client_status(ClientStatusRequest::default()).await.unwrap().into_inner().config;
+    assert_eq!(config.len(), 1);
+    assert_eq!(config[0].client_scope, "xds:///greeter");
+    let states: Vec<_> =
+        config[0].generic_xds_configs.iter().map(|resource| (resource.name.as_str(), resource.client_status)).collect();
+    assert_eq!(
+        states,
+        [("greeter", ClientResourceStatus::Acked as i32), ("routes", ClientResourceStatus::Requested as i32)]
+    );
+    load.signal("TERM");
+    assert_eq!(load.end().0, 0);
+}
+
+#[test]
+fn an_admin_address_that_is_none_is_a_usage_error() {
+    let output = mainstay(&["load", "http://127.0.0.1:1", "--admin", "nowhere"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("error: --admin nowhere: "), "{}", text(&output.stderr));
 }
 
 #[test]

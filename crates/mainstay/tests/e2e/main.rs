@@ -3,5 +3,8 @@
 mod channel;
 mod common;
 mod config;
+mod csds;
+mod fallback;
 mod logical_dns;
 mod view;
+mod xds_transport;

@@ -73,6 +73,18 @@ async fn an_error_in_the_place_of_a_configuration_is_shown() {
     assert_eq!(channel.config().await.unwrap().config, Some(Err(error)));
 }
 
+#[tokio::test]
+async fn views_end_with_the_channel() {
+    let [one] = backends(["one"]).await;
+    let server = control_plane(service(&[&one])).await;
+    let channel = viewer(&[&server]);
+    let mut configs = channel.configs();
+    until(&mut configs, |view| view.config.is_some()).await;
+    drop(channel);
+    let ended = async { while configs.next().await.is_some() {} };
+    tokio::time::timeout(std::time::Duration::from_secs(10), ended).await.expect("the end");
+}
+
 fn viewer(servers: &[&mainstay_control_plane::Server]) -> Channel {
     builder(servers).without_endpoints().build().expect("a channel")
 }
