@@ -48,7 +48,7 @@ async fn every_change_is_told_also_a_rejection_that_changes_nothing() {
     assert_eq!(&*version(&after, ResourceType::Endpoints), "2");
     assert_eq!(&*version(&after, ResourceType::Cluster), "1");
 
-    server.faults().corrupt(TypeUrl::ENDPOINTS, "service", mainstay_control_plane::Corruption::Bytes(vec![0xff]));
+    server.control_plane().update(|snapshot| snapshot.insert(resources::endpoints("service", ["no-address:1"])));
     let endpoints = |view: &ConfigView| view.resource(ResourceType::Endpoints, "service").cloned().unwrap();
     let rejected = until(&mut configs, |view| endpoints(view).state == ResourceState::Nacked).await;
     assert_eq!(&*version(&rejected, ResourceType::Endpoints), "2");
