@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use mainstay::{BuildError, Channel, bootstrap::Bootstrap};
+use mainstay::{BuildError, Channel, ChannelBuilder, bootstrap::Bootstrap};
 use mainstay_testservice::proto::test_service_client::TestServiceClient;
 use tonic::transport::Endpoint;
 
@@ -63,12 +63,17 @@ pub(crate) fn connect(target: &Target, options: &Options) -> Result<Box<dyn Call
     }
 }
 
-/// The one place that makes channels of ours.
+/// A channel of ours.
 pub(crate) fn xds_channel(target: &str, options: &Options) -> Result<Channel, Failure> {
     let mut builder = Channel::builder(target).wait_for_ready(options.wait_for_ready);
     if let Some(bootstrap) = &options.bootstrap {
         builder = builder.bootstrap(Arc::clone(bootstrap));
     }
+    build(builder)
+}
+
+/// Makes a channel of ours, or says why it cannot be made.
+pub(crate) fn build(builder: ChannelBuilder) -> Result<Channel, Failure> {
     builder.build().map_err(|error| match error {
         BuildError::Target(_) => Failure::usage(error.to_string()),
         _ => Failure::failed(error.to_string()),

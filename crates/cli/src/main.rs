@@ -9,6 +9,7 @@ mod cli;
 mod connect;
 mod demo;
 mod failure;
+mod get;
 mod listen;
 mod load;
 mod output;

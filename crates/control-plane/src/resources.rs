@@ -262,10 +262,7 @@ pub fn ads() -> ConfigSource {
 
 /// "From the server that this came from": what A95 demands where EDS names a collection.
 pub fn self_source() -> ConfigSource {
-    ConfigSource {
-        config_source_specifier: Some(ConfigSourceSpecifier::Self_(SelfConfigSource::default())),
-        ..ads()
-    }
+    ConfigSource { config_source_specifier: Some(ConfigSourceSpecifier::Self_(SelfConfigSource::default())), ..ads() }
 }
 
 fn http_connection_manager(routes: Routes) -> HttpConnectionManager {

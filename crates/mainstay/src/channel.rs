@@ -132,7 +132,7 @@ impl Channel {
 
     /// What the channel has been told, now and whenever it changes.
     pub fn configs(&self) -> Configs {
-        Configs::new(self.hub.clone())
+        Configs::new(&self.hub)
     }
 }
 

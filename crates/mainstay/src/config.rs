@@ -26,7 +26,7 @@ use self::client::{ResourceStatus, ServerStatus};
 use self::deps::{ConfigError, XdsConfig};
 use self::name::ResourceKey;
 use self::resource::ResourceType;
-use crate::hub::{Hub, HubStatus};
+use crate::hub::{Hub, HubStatus, Inspector};
 
 /// What a channel has been told. A plain value: it does not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,9 +50,9 @@ pub struct ConfigView {
 
 /// The views of a channel as they change, from [`Channel::configs`](crate::Channel::configs).
 ///
-/// Each view is the newest one: changes that nobody waited for are not told one by one. It keeps the channel open.
+/// Each view is the newest one: changes that nobody waited for are not told one by one. Ends with the channel.
 pub struct Configs {
-    hub: Arc<Hub>,
+    inspector: Inspector,
     changed: watch::Receiver<u64>,
 }
 
@@ -96,22 +96,21 @@ impl From<HubStatus> for ConfigView {
 // === impl Configs ===
 
 impl Configs {
-    pub(crate) fn new(hub: Arc<Hub>) -> Self {
+    pub(crate) fn new(hub: &Hub) -> Self {
         let mut changed = hub.shared.changed.subscribe();
         changed.mark_changed();
-        Self { hub, changed }
+        Self { inspector: hub.inspector.clone(), changed }
     }
 
-    /// The present view at first, then the next one that differs from what was told. `None` if the channel's runtime has
-    /// ended.
+    /// The present view at first, then the next one that differs from what was told; `None` when the channel is closed.
     pub async fn next(&mut self) -> Option<ConfigView> {
         self.changed.changed().await.ok()?;
-        self.hub.inspector.status().await.map(ConfigView::from)
+        self.inspector.status().await.map(ConfigView::from)
     }
 }
 
 impl fmt::Debug for Configs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Configs").field("target", &self.hub.target()).finish_non_exhaustive()
+        f.debug_struct("Configs").finish_non_exhaustive()
     }
 }

@@ -6,4 +6,5 @@ mod config;
 mod csds;
 mod fallback;
 mod logical_dns;
+mod view;
 mod xds_transport;
