@@ -18,12 +18,12 @@ use tower_service::Service;
 use crate::ads::AdsLimits;
 use crate::body::ResponseBody;
 use crate::call;
+use crate::connection::ConnectSettings;
 use crate::credentials::{Credentials, CredentialsError};
 use crate::dns::{ResolveHost, SystemDns};
 use crate::events::Events;
 use crate::http2::KeepAlive;
 use crate::hub::{Hub, Plan};
-use crate::subchannel::ConnectSettings;
 
 /// A channel to the service that an `xds:` target names.
 ///

@@ -18,11 +18,12 @@ use tokio::time::Instant;
 
 use crate::ads::{AdsLimits, AdsStreams};
 use crate::channel::BuildError;
+use crate::connection::ConnectSettings;
 use crate::credentials::Credentials;
 use crate::dns::ResolveHost;
 use crate::driver::{Driver, QUEUE};
 use crate::events::EventSource;
-use crate::subchannel::{ConnectSettings, Subchannel, Subchannels};
+use crate::subchannel::{Subchannel, Subchannels};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
 pub(crate) struct Hub {
@@ -122,15 +123,17 @@ impl Hub {
             events: EventSource::new(),
         });
         let (input_sender, inputs) = mpsc::channel(QUEUE);
+        let (news, connection_news) = mpsc::unbounded_channel();
         let (queries, asked) = mpsc::unbounded_channel();
         let (close, closed) = oneshot::channel();
         let driver = Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone()),
-            subchannels: Subchannels::new(tls, plan.connect, input_sender.clone()),
+            subchannels: Subchannels::new(runtime.id(), tls, plan.connect, news),
             streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
             lookups: Default::default(),
             inputs,
             input_sender,
+            connection_news,
             queries: asked,
             shared: shared.clone(),
             plan: plan.clone(),

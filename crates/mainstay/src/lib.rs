@@ -21,6 +21,7 @@ mod ads;
 mod body;
 mod call;
 mod channel;
+mod connection;
 mod credentials;
 mod deadline;
 mod dns;
@@ -30,6 +31,7 @@ mod failure;
 mod http2;
 mod hub;
 mod random;
+mod request;
 mod subchannel;
 mod task;
 

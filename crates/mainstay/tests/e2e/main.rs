@@ -2,3 +2,4 @@
 
 mod channel;
 mod common;
+mod connections;
