@@ -8,8 +8,8 @@ use mainstay_testservice::proto::{ResponseParameters, SimpleRequest, StreamingOu
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-use crate::servers::{TARGET, bootstrap};
 use crate::Result;
+use crate::servers::{TARGET, bootstrap};
 
 /// A kind of channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

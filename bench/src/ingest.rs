@@ -33,7 +33,8 @@ pub(crate) fn measure(options: &Options) -> Result<Report> {
         case.measure::<Cluster>(turns, &mut report, &mut plot)?;
     }
     report.plot(plot);
-    report.note("the core of a channel without sockets; decoding is prost's of the response and of every resource in it");
+    report
+        .note("the core of a channel without sockets; decoding is prost's of the response and of every resource in it");
     report.note("both are the best of several turns that alternate");
     Ok(report)
 }

@@ -28,7 +28,9 @@ pub(crate) fn measure(options: &Options) -> Result<Report> {
         plot.bar(what, bytes, true);
     }
     report.plot(plot);
-    report.note("heap of the client, counted by its allocator; endpoints and clusters without the buffers of their sockets");
+    report.note(
+        "heap of the client, counted by its allocator; endpoints and clusters without the buffers of their sockets",
+    );
     report.note("an idle target is a channel with its configuration, an ADS stream, and no RPC yet");
     Ok(report)
 }

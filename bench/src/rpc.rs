@@ -47,7 +47,9 @@ pub(crate) fn measure(options: &Options) -> Result<Report> {
     report.note(
         "one connection each to one backend in another process, on the loopback interface; the client has one thread",
     );
-    report.note(format!("a streaming call brings {MESSAGES} messages; throughput is in calls per second, a median of turns"));
+    report.note(format!(
+        "a streaming call brings {MESSAGES} messages; throughput is in calls per second, a median of turns"
+    ));
     Ok(report)
 }
 
@@ -122,13 +124,7 @@ fn allocations(runtime: &Runtime, stubs: &[Stub], report: &mut Report) -> Result
 }
 
 /// Calls per second. The candidates take turns, so that what disturbs one disturbs all.
-fn throughput(
-    options: &Options,
-    shape: Shape,
-    runtime: &Runtime,
-    stubs: &[Stub],
-    report: &mut Report,
-) -> Result<()> {
+fn throughput(options: &Options, shape: Shape, runtime: &Runtime, stubs: &[Stub], report: &mut Report) -> Result<()> {
     let (turns, length) = if options.quick { (5, 100) } else { (15, 400) };
     let length = Duration::from_millis(length);
     let (kind, key) = match shape {

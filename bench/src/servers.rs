@@ -30,8 +30,7 @@ pub(crate) const TARGETS: usize = 512;
 impl Servers {
     pub(crate) fn start() -> Result<Self> {
         let program = std::env::current_exe()?;
-        let mut child =
-            Command::new(program).arg("servers").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut child = Command::new(program).arg("servers").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or("no output of the servers")?).read_line(&mut line)?;
         let (backend, control_plane) = line.trim().split_once(' ').ok_or("the servers did not start")?;

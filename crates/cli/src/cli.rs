@@ -42,7 +42,7 @@ impl Cli {
                 Command::Demo(flags) => demo::run(flags.resolve(), signals, output).await,
                 Command::Serve(flags) => serve::run(flags.resolve()?, signals, output).await,
                 Command::Backend(flags) => backend::run(flags.resolve()?, signals, output).await,
-                Command::Load(flags) => load::run(flags.resolve(), signals, output).await,
+                Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
             }
         });
         // Calls that never end must not keep the process.

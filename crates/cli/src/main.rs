@@ -2,6 +2,7 @@
 //!
 //! One module per command. Each has `Flags`, as typed, and `Settings`, as resolved; `run` takes only the latter.
 
+mod admin;
 mod backend;
 mod call;
 mod cli;

@@ -112,7 +112,7 @@ impl Call<'_> {
                 None => drop(next.await),
                 Some(at) => {
                     if tokio::time::timeout_at(at, next).await.is_err() {
-                        return Err(self.expired(&format!("before it could be sent: {}", reason.message)));
+                        return Err(self.expired(&format!("before it could be sent: {}", self.explain(&reason))));
                     }
                 }
             }
@@ -179,8 +179,18 @@ impl Call<'_> {
         Status::deadline_exceeded(format!("RPC to {} ran out of time {when}", self.hub.target()))
     }
 
+    /// What an RPC waited for, and where that stands.
+    fn explain(&self, reason: &Failure) -> String {
+        match self.hub.shared.progress.load().as_deref().filter(|_| reason.no_config) {
+            Some(progress) => format!("{}; {progress}", reason.message),
+            None => reason.message.clone(),
+        }
+    }
+
     fn failed(&self, reason: &Failure) -> Status {
-        Status::new(Code::from(i32::from(reason.code)), format!("{}: {}", self.hub.target(), reason.message))
+        let context = if reason.no_config { "no usable configuration for" } else { "RPC to" };
+        let text = format!("{context} {}: {}", self.hub.target(), reason.message);
+        Status::new(Code::from(i32::from(reason.code)), text)
     }
 }
 

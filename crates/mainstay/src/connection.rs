@@ -54,6 +54,8 @@ pub(crate) struct ConnectionSpec {
 pub(crate) struct ConnectSettings {
     pub(crate) timeout: Duration,
     pub(crate) backoff: Backoff,
+    /// Off for a channel that only shows its configuration.
+    pub(crate) enabled: bool,
 }
 
 /// Who uses a connection: a subchannel of a hub. News go to the hub's driver. They never wait there for room, so that

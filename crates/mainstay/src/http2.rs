@@ -34,7 +34,7 @@ pub(crate) struct Tls {
 }
 
 /// HTTP/2 keepalive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct KeepAlive {
     pub(crate) interval: Duration,
     pub(crate) timeout: Duration,
@@ -57,7 +57,7 @@ pub(crate) type Driver<B> = http2::Connection<Io, B, TokioExecutor>;
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
-    #[error("cannot connect to {0}: {1}")]
+    #[error("{0}: {1}")]
     Connect(Address, #[source] io::Error),
     #[error("TLS handshake with {0} (server name {1}) failed: {2}")]
     Tls(Address, String, #[source] io::Error),
@@ -67,6 +67,8 @@ pub(crate) enum ConnectError {
     Http2(Address, #[source] hyper::Error),
     #[error("{0} closed the connection before it said anything: expected an HTTP/2 server")]
     Silent(Address),
+    #[error("{0} broke the connection off before it said anything: {1}")]
+    BrokenOff(Address, #[source] io::Error),
     #[error("{0} does not speak HTTP/2: its first frame is not SETTINGS")]
     NotHttp2(Address),
 }
@@ -140,8 +142,9 @@ async fn handshake<B: Outgoing>(
     tokio::select! {
         biased;
         greeting = greeting => match greeting {
-            Ok(true) => Ok(Established { sender, driver }),
-            Ok(false) => Err(ConnectError::NotHttp2(address.clone())),
+            Ok(FirstWord::Settings) => Ok(Established { sender, driver }),
+            Ok(FirstWord::Other) => Err(ConnectError::NotHttp2(address.clone())),
+            Ok(FirstWord::Error(error)) => Err(ConnectError::BrokenOff(address.clone(), error)),
             Err(_) => Err(ConnectError::Silent(address.clone())),
         },
         ended = &mut driver => Err(match ended {
@@ -164,7 +167,15 @@ struct Greeting {
     stream: Box<dyn Stream>,
     header: [u8; FRAME_HEADER],
     seen: usize,
-    greeted: Option<oneshot::Sender<bool>>,
+    greeted: Option<oneshot::Sender<FirstWord>>,
+}
+
+/// What a peer says first.
+enum FirstWord {
+    Settings,
+    Other,
+    /// Such as the alert of a TLS server that wants a client certificate: hyper keeps it to itself.
+    Error(io::Error),
 }
 
 // === impl Tls ===
@@ -196,6 +207,11 @@ impl AsyncRead for Greeting {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if self.greeted.is_some() {
+            if let Poll::Ready(Err(error)) = &polled
+                && let Some(greeted) = self.greeted.take()
+            {
+                let _ = greeted.send(FirstWord::Error(io::Error::new(error.kind(), error.to_string())));
+            }
             for &byte in buf.filled()[before..].iter().take(FRAME_HEADER) {
                 if self.seen < FRAME_HEADER {
                     let at = self.seen;
@@ -208,7 +224,7 @@ impl AsyncRead for Greeting {
             {
                 // Length 3 bytes, type 1, flags 1, stream id 4 (RFC 9113, section 4.1).
                 let settings = self.header[3] == 0x4 && self.header[5..] == [0; 4];
-                let _ = greeted.send(settings);
+                let _ = greeted.send(if settings { FirstWord::Settings } else { FirstWord::Other });
             }
         }
         polled

@@ -16,6 +16,7 @@
 pub use mainstay_xds::bootstrap;
 
 pub mod admin;
+pub mod config;
 
 mod ads;
 mod body;
@@ -30,6 +31,7 @@ mod events;
 mod failure;
 mod http2;
 mod hub;
+mod intern;
 mod random;
 mod request;
 mod subchannel;

@@ -163,6 +163,7 @@ const AGENT: HeaderValue = HeaderValue::from_static(concat!("mainstay/", env!("C
 
 #[cfg(test)]
 mod tests {
+    use http_body::Body as _;
     use http_body_util::{BodyExt, StreamBody};
 
     use super::*;

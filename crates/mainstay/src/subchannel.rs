@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{Connectivity, Counter, Host, SubchannelId, SubchannelSpec};
+use mainstay_xds::client::Intern;
 use tokio::runtime;
 use tokio::sync::mpsc;
 
 use crate::connection::{ConnectSettings, Connection, ConnectionSpec, User};
 use crate::http2::Tls;
+use crate::intern::Interner;
 use crate::request::RequestBody;
 
 /// A handle of a connection to one address, as snapshots carry it.
@@ -23,6 +25,7 @@ pub(crate) struct Subchannels {
     runtime: runtime::Id,
     tls: Option<Tls>,
     settings: ConnectSettings,
+    interner: Interner,
     news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
     connections: BTreeMap<SubchannelId, Arc<Connection>>,
 }
@@ -69,9 +72,10 @@ impl Subchannels {
         runtime: runtime::Id,
         tls: Option<Tls>,
         settings: ConnectSettings,
+        interner: Interner,
         news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
     ) -> Self {
-        Self { runtime, tls, settings, news, connections: BTreeMap::new() }
+        Self { runtime, tls, settings, interner, news, connections: BTreeMap::new() }
     }
 
     fn user(&self, id: SubchannelId) -> User {
@@ -90,7 +94,7 @@ impl Host for Subchannels {
     }
 
     fn connect(&mut self, id: SubchannelId) {
-        if let Some(connection) = self.connections.get(&id) {
+        if let Some(connection) = self.connections.get(&id).filter(|_| self.settings.enabled) {
             connection.connect();
         }
     }
@@ -108,6 +112,10 @@ impl Host for Subchannels {
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
         static COUNTERS: Mutex<Counters> = Mutex::new(Counters { by_cluster: BTreeMap::new(), prune_at: 64 });
         COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).of(cluster, eds_service)
+    }
+
+    fn interner(&mut self) -> Option<&mut dyn Intern> {
+        Some(&mut self.interner)
     }
 }
 

@@ -1,10 +1,10 @@
 //! The real world of the demo: backends and control planes on ports of this machine, all in this process.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
+use mainstay::bootstrap::{Bootstrap, BootstrapBuilder, Node, ServerConfig};
 use mainstay_control_plane::{ControlPlane, Server, Snapshot, resources};
 use mainstay_testservice::Backend;
-use serde_json::json;
 
 use super::{
     play::Stage,
@@ -55,21 +55,16 @@ impl World {
 
     /// The client whose traffic is watched.
     pub(super) fn client(&self) -> Result<Box<dyn Caller>, Failure> {
-        let options = Options { wait_for_ready: false, bootstrap: Some(self.bootstrap()) };
+        let options = Options { wait_for_ready: false, bootstrap: Some(self.bootstrap()?) };
         connect(&Target::Xds(format!("xds:///{SERVICE}")), &options)
     }
 
     /// The bootstrap that knows both control planes, in this order.
-    fn bootstrap(&self) -> String {
-        let server = |server: &Server| {
-            json!({
-                "server_uri": server.addr().to_string(),
-                "channel_creds": [{ "type": "insecure" }],
-                "server_features": ["xds_v3"],
-            })
-        };
-        json!({ "xds_servers": self.control_planes.each_ref().map(server), "node": { "id": "mainstay-demo" } })
-            .to_string()
+    fn bootstrap(&self) -> Result<Arc<Bootstrap>, Failure> {
+        let node = Node { id: "mainstay-demo".to_owned(), ..Node::default() };
+        let servers = self.control_planes.iter().map(|server| ServerConfig::insecure(server.addr().to_string()));
+        let builder = servers.fold(Bootstrap::builder().node(node), BootstrapBuilder::server);
+        builder.build().map(Arc::new).map_err(|invalid| Failure::failed(format!("the demo's bootstrap: {invalid}")))
     }
 
     /// Puts the present configuration into force at both control planes.
@@ -171,9 +166,8 @@ mod tests {
     #[tokio::test]
     async fn the_bootstrap_names_the_primary_first() {
         let world = World::start().await.unwrap();
-        let bootstrap: serde_json::Value = serde_json::from_str(&world.bootstrap()).unwrap();
-        let uris = [0, 1].map(|n| bootstrap["xds_servers"][n]["server_uri"].as_str().unwrap().to_owned());
+        let bootstrap = world.bootstrap().unwrap();
+        let uris: Vec<_> = bootstrap.servers.iter().map(|server| server.server_uri.clone()).collect();
         assert_eq!(uris, world.control_planes.each_ref().map(|server| server.addr().to_string()));
-        assert_eq!(bootstrap["node"]["id"], "mainstay-demo");
     }
 }

@@ -2,6 +2,7 @@
 
 mod program;
 mod serve;
+mod xds;
 
 use std::net::TcpListener;
 
@@ -71,6 +72,8 @@ Options:
       --rpc-timeout <T>     The deadline of each call [default: 20s]
       --wait-for-ready      Let calls wait for a connection instead of failing while there is none
                             (xds: targets only)
+      --admin <ADDR>        Serve CSDS at this HOST:PORT: what the channels hold, from which server,
+                            and what is wrong with it
       --fail-on-failed-rpc  End with exit code 3 if any call failed
       --json                Print each finished call as a line of JSON: t0, t, ms, target, ok, code,
                             server_id, details

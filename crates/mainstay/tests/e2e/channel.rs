@@ -103,7 +103,11 @@ async fn a_deadline_holds_while_there_is_no_configuration() {
     assert_eq!(status.code(), Code::DeadlineExceeded);
     assert_eq!(
         status.message(),
-        "RPC to xds:///service ran out of time before it could be sent: waiting for the configuration"
+        format!(
+            "RPC to xds:///service ran out of time before it could be sent: waiting for the configuration; \
+             {} has not answered yet",
+            server.addr()
+        )
     );
 }
 

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mainstay::Channel;
-use mainstay_control_plane::{Snapshot, resources};
+use mainstay_control_plane::{Snapshot, TypeUrl, resources};
 use mainstay_testservice::Backend;
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
-use crate::common::{Client, backends, bootstrap, call, client, control_plane, service, spread, until_answered_by};
+use crate::common::{
+    Client, backends, bootstrap, builder, call, call_within, client, control_plane, service, spread, until_answered_by,
+};
 
 #[tokio::test]
 async fn channels_to_different_targets_share_a_connection_to_the_same_endpoint() {
@@ -106,6 +108,32 @@ async fn an_endpoint_that_was_lost_while_idle_is_connected_to_again() {
     one.restart().await.unwrap();
     until("it is connected without any call", || one.open_connections() == 1).await;
     until_back(&mut client).await;
+}
+
+#[tokio::test]
+async fn a_route_moves_to_a_new_cluster_when_that_is_connected() {
+    let [one, two] = backends(["one", "two"]).await;
+    // Accepts connections in its backlog and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = control_plane(service(&[&one])).await;
+    let mut client = client(&[&server]);
+    let mut at_once = Client::new(builder(&[&server]).warm_switching(None).build().unwrap());
+    call(&mut client).await.unwrap();
+    call(&mut at_once).await.unwrap();
+    let mut events = server.events();
+    server.control_plane().update(|snapshot| {
+        snapshot.insert(resources::eds_cluster("other"));
+        snapshot.insert(resources::endpoints("other", [silent.local_addr().unwrap()]));
+        snapshot.insert(resources::route("service", "other"));
+    });
+    for _ in 0..2 {
+        events.answer(TypeUrl::ENDPOINTS).await.unwrap();
+    }
+    let waiting = call_within(&mut at_once, Duration::from_millis(100)).await.unwrap_err();
+    assert_eq!(waiting.code(), Code::DeadlineExceeded, "off: calls wait for the new cluster");
+    assert_eq!(call(&mut client).await.unwrap(), "one", "on: they go where they went");
+    server.control_plane().update(|snapshot| snapshot.insert(resources::endpoints("other", [two.addr()])));
+    until_answered_by(&mut client, "two").await;
 }
 
 /// Targets `service` and `other`, with clusters of their own and the same endpoint.

@@ -2,4 +2,9 @@
 
 mod channel;
 mod common;
+mod config;
 mod connections;
+mod csds;
+mod fallback;
+mod logical_dns;
+mod xds_transport;
