@@ -118,6 +118,13 @@ impl<S: Subchannel> ChannelCore<S> {
         }
     }
 
+    /// See [`Tree::with_warm_switching`].
+    #[must_use]
+    pub fn with_warm_switching(mut self, bound: Option<Duration>) -> Self {
+        self.tree = self.tree.with_warm_switching(bound);
+        self
+    }
+
     /// Takes in what happened. Several inputs may be taken in before one [`ChannelCore::settle`].
     pub fn handle<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, input: Input) {
         match input {

@@ -105,6 +105,11 @@ impl RouteTable {
         &self.clusters
     }
 
+    /// Whether a route names this cluster.
+    pub(crate) fn names(&self, cluster: &str) -> bool {
+        self.clusters.binary_search_by(|name| (**name).cmp(cluster)).is_ok()
+    }
+
     /// The first route that matches, and where it leads: a place in [`RouteTable::clusters`].
     pub(crate) fn find(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Option<(&Route, Option<usize>)> {
         let mut from = 0;

@@ -83,7 +83,7 @@ pub struct SendTo<'a, S: Subchannel> {
     /// The connection.
     pub subchannel: &'a S,
     /// The cluster that was chosen.
-    pub cluster: &'a str,
+    pub cluster: &'a Arc<str>,
     /// Time limit of the route; none if absent (L-40).
     pub limit: Option<Duration>,
     /// `:authority` to use instead of the channel's (L-89).

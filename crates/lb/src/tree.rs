@@ -21,6 +21,9 @@ use crate::pool::{Handles, Pool};
 use crate::routing::RouteTable;
 use crate::snapshot::{Content, Failure, Snapshot, Works};
 use crate::timers::{Owner, Timers};
+use crate::tree::warm::Warming;
+
+mod warm;
 
 /// A handle of a connection to one address, as pickers carry it.
 pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
@@ -109,6 +112,9 @@ pub struct Tree<S: Subchannel> {
     touched: BTreeSet<u32>,
     /// Whether anything but pickers changed since the last snapshot.
     changed: bool,
+    /// What RPCs still go by, if that is not the configuration.
+    warming: Option<Warming>,
+    warm_bound: Option<Duration>,
 }
 
 /// What RPCs are routed by.
@@ -150,6 +156,8 @@ impl<S: Subchannel> Tree<S> {
             handles: Handles::new(),
             touched: BTreeSet::new(),
             changed: false,
+            warming: None,
+            warm_bound: Some(warm::BOUND),
         }
     }
 
@@ -175,6 +183,7 @@ impl<S: Subchannel> Tree<S> {
         for owner in self.pool.set_state(id, state) {
             self.dispatch(cx, Event { owner, what: What::Connectivity(id) });
         }
+        self.switch_if_warm(cx);
         self.pool.flush(cx.host, &mut self.handles);
     }
 
@@ -183,12 +192,14 @@ impl<S: Subchannel> Tree<S> {
         while let Some(timer) = self.timers.pop_due(cx.now) {
             self.dispatch(cx, Event { owner: timer.owner, what: What::Timer(timer.kind) });
         }
+        self.switch_if_warm(cx);
         self.pool.flush(cx.host, &mut self.handles);
     }
 
     /// When [`Tree::handle_timeout`] is due.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.timers.next_deadline()
+        let warm = self.warming.as_ref().and_then(|warming| warming.until);
+        self.timers.next_deadline().into_iter().chain(warm).min()
     }
 
     /// The newest snapshot, if it changed since the last call.
@@ -238,18 +249,22 @@ impl<S: Subchannel> Tree<S> {
                 known.chain(routes.clusters()).cloned().collect()
             }
         };
+        let before = self.to_keep();
         let below = below_aggregates(&config);
         for name in concerned {
-            let subscribed = config.clusters.contains_key(&name) && !below.contains(&*name);
-            let wanted = subscribed || routes.clusters().binary_search(&name).is_ok();
+            let wanted = is_wanted(&name, &config, &routes, &below);
             match self.pickers.get(&name).map(|numbered| numbered.number) {
                 Some(number) if wanted => self.update_cluster(cx, number, CdsConfig::of(&name, &config)),
                 None if wanted => self.add_cluster(cx, &name, CdsConfig::of(&name, &config)),
+                Some(_) if before.as_ref().is_some_and(|before| before.routes.names(&name)) => {} // Still in use.
                 Some(_) => self.remove_cluster(cx, &name),
                 None => {}
             }
         }
         self.config = Config::Works { config, routes };
+        if let Some(before) = before {
+            self.keep(cx, before);
+        }
         self.pool.flush(cx.host, &mut self.handles);
     }
 
@@ -258,6 +273,7 @@ impl<S: Subchannel> Tree<S> {
         for name in self.pickers.keys().cloned().collect::<Vec<_>>() {
             self.remove_cluster(cx, &name);
         }
+        self.warming = None;
         let config = Config::Broken(failure);
         self.changed |= self.config != config;
         self.config = config;
@@ -325,10 +341,11 @@ impl<S: Subchannel> Tree<S> {
     }
 
     fn content(&self) -> Content<S> {
-        let (config, routes) = match &self.config {
-            Config::Nothing => return Content::Nothing,
-            Config::Broken(failure) => return Content::Broken(failure.clone()),
-            Config::Works { config, routes } => (config, routes),
+        let (routes, default_limit) = match (&self.config, &self.warming) {
+            (Config::Nothing, _) => return Content::Nothing,
+            (Config::Broken(failure), _) => return Content::Broken(failure.clone()),
+            (Config::Works { .. }, Some(before)) => (&before.routes, before.default_limit),
+            (Config::Works { config, routes }, None) => (routes, default_limit(config)),
         };
         // Both lists are in order, and every cluster that a route names has a picker.
         let (mut pickers, mut others) = (Vec::with_capacity(routes.clusters().len()), Vec::new());
@@ -339,7 +356,7 @@ impl<S: Subchannel> Tree<S> {
                 others.push((Arc::clone(name), Arc::clone(picker)));
             }
         }
-        Content::Works(Works { routes: Arc::clone(routes), default_limit: default_limit(config), pickers, others })
+        Content::Works(Works { routes: Arc::clone(routes), default_limit, pickers, others })
     }
 }
 
@@ -381,8 +398,7 @@ fn changed_clusters(old: &Clusters, new: &Clusters) -> Option<BTreeSet<Arc<str>>
     }
 }
 
-/// What lives inside an aggregate. The other clusters stand on their own: routes name them, or
-/// they are there for no other reason than a subscription.
+/// What lives inside an aggregate.
 fn below_aggregates(config: &XdsConfig) -> BTreeSet<&str> {
     let mut below = BTreeSet::new();
     for cluster in config.clusters.values().filter_map(|entry| entry.as_ref().ok()) {
@@ -393,6 +409,11 @@ fn below_aggregates(config: &XdsConfig) -> BTreeSet<&str> {
         }
     }
     below
+}
+
+/// Whether a route names the cluster, or it is there for no other reason than a subscription.
+fn is_wanted(name: &str, config: &XdsConfig, routes: &RouteTable, below: &BTreeSet<&str>) -> bool {
+    routes.names(name) || (config.clusters.contains_key(name) && !below.contains(name))
 }
 
 fn default_limit(config: &XdsConfig) -> Option<Duration> {

@@ -19,12 +19,12 @@ use crate::ads::AdsLimits;
 use crate::body::ResponseBody;
 use crate::call;
 use crate::config::{ConfigView, Configs};
+use crate::connection::ConnectSettings;
 use crate::credentials::{Credentials, CredentialsError};
 use crate::dns::{ResolveHost, SystemDns};
 use crate::events::Events;
 use crate::http2::KeepAlive;
 use crate::hub::{Hub, Plan};
-use crate::subchannel::ConnectSettings;
 
 /// A channel to the service that an `xds:` target names.
 ///
@@ -60,6 +60,7 @@ pub struct ChannelBuilder {
     client: ClientSettings,
     deps: DepsSettings,
     connect: ConnectSettings,
+    warm_switching: Option<Duration>,
     ads: AdsLimits,
 }
 
@@ -107,6 +108,7 @@ impl Channel {
             client: ClientSettings::default(),
             deps: DepsSettings::default(),
             connect: ConnectSettings { timeout: Duration::from_secs(20), backoff: Backoff::default(), enabled: true },
+            warm_switching: Some(Duration::from_secs(5)),
             ads: AdsLimits {
                 max_response_size: 256 << 20,
                 keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
@@ -196,6 +198,13 @@ impl ChannelBuilder {
         self
     }
 
+    /// How long new routes may wait until the clusters that they bring in are connected, while RPCs go by the routes
+    /// before; 5 s by default. `None` lets them take effect at once, and RPCs wait for the connections.
+    pub fn warm_switching(mut self, bound: Option<Duration>) -> Self {
+        self.warm_switching = bound;
+        self
+    }
+
     /// How long one attempt to connect to an endpoint may take; 20 s by default.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect.timeout = timeout;
@@ -279,6 +288,7 @@ impl ChannelBuilder {
             client: self.client,
             deps: self.deps,
             connect: self.connect,
+            warm_switching: self.warm_switching,
             ads: self.ads,
         };
         Ok(Channel { hub: Hub::of(plan, &runtime)?, wait_for_ready: self.wait_for_ready })

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
+use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Input, Snapshot, SubchannelId};
 use mainstay_xds::Time;
 use mainstay_xds::client::{Event, Report};
 use mainstay_xds::deps::DnsName;
@@ -24,6 +24,7 @@ pub(crate) struct Driver {
     pub(crate) lookups: BTreeMap<DnsName, Task>,
     pub(crate) inputs: mpsc::Receiver<Input>,
     pub(crate) input_sender: mpsc::Sender<Input>,
+    pub(crate) connection_news: mpsc::UnboundedReceiver<(SubchannelId, Connectivity)>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) queries: mpsc::UnboundedReceiver<Query>,
     pub(crate) plan: Plan,
@@ -51,17 +52,15 @@ impl Driver {
             // Not biased: a flood of news must not hold up deadlines, questions or the end.
             tokio::select! {
                 _ = &mut closed => break,
-                Some(input) = self.inputs.recv() => {
-                    self.handle(input);
-                    for _ in 1..BATCH {
-                        match self.inputs.try_recv() {
-                            Ok(input) => self.handle(input),
-                            Err(_) => break,
-                        }
-                    }
-                }
+                Some(input) = self.inputs.recv() => self.handle(input),
+                Some((id, state)) = self.connection_news.recv() => self.handle(Input::Connectivity(id, state)),
                 Some(query) = self.queries.recv() => self.answer(query),
                 () = due => self.handle(Input::Timeout),
+            }
+            for _ in 1..BATCH {
+                if !self.handle_more() {
+                    break;
+                }
             }
             self.settle();
         }
@@ -79,6 +78,15 @@ impl Driver {
         }
         let now = self.now();
         self.core.handle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels }, input);
+    }
+
+    /// Takes in what is there already, from each side in turn. Whether there was anything.
+    fn handle_more(&mut self) -> bool {
+        let (input, news) = (self.inputs.try_recv().ok(), self.connection_news.try_recv().ok());
+        let any = input.is_some() || news.is_some();
+        let news = news.map(|(id, state)| Input::Connectivity(id, state));
+        input.into_iter().chain(news).for_each(|input| self.handle(input));
+        any
     }
 
     /// Lets the core come to rest and does everything it asks for.

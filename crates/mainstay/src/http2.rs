@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body::Body;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
-use tonic::body::Body;
+use tonic::Status;
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
@@ -39,13 +41,18 @@ pub(crate) struct KeepAlive {
 }
 
 /// An established connection: requests go through `sender`, `driver` must be polled.
-pub(crate) struct Established {
-    pub(crate) sender: http2::SendRequest<Body>,
-    pub(crate) driver: Driver,
+pub(crate) struct Established<B: Outgoing> {
+    pub(crate) sender: http2::SendRequest<B>,
+    pub(crate) driver: Driver<B>,
 }
 
+/// The body of requests on a connection.
+pub(crate) trait Outgoing: Body<Data = Bytes, Error = Status> + Send + Unpin + 'static {}
+
+impl<T: Body<Data = Bytes, Error = Status> + Send + Unpin + 'static> Outgoing for T {}
+
 /// Moves the bytes of a connection; ends when the connection takes no more requests.
-pub(crate) type Driver = http2::Connection<Io, Body, TokioExecutor>;
+pub(crate) type Driver<B> = http2::Connection<Io, B, TokioExecutor>;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -69,11 +76,11 @@ pub(crate) enum ConnectError {
 /// Connects and waits until the server has proved with its first frame that it speaks HTTP/2.
 ///
 /// The wait matters: a process that accepts and never answers must not count as connected.
-pub(crate) async fn connect(
+pub(crate) async fn connect<B: Outgoing>(
     address: &Address,
     tls: Option<&Tls>,
     keep_alive: Option<KeepAlive>,
-) -> Result<Established, ConnectError> {
+) -> Result<Established<B>, ConnectError> {
     let failed = |error| ConnectError::Connect(address.clone(), error);
     let stream: Box<dyn Stream> = match address {
         Address::Tcp(socket) => {
@@ -111,11 +118,11 @@ async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
     Ok(stream)
 }
 
-async fn handshake(
+async fn handshake<B: Outgoing>(
     stream: Box<dyn Stream>,
     address: &Address,
     keep_alive: Option<KeepAlive>,
-) -> Result<Established, ConnectError> {
+) -> Result<Established<B>, ConnectError> {
     let (greeted, greeting) = oneshot::channel();
     let io = Io(TokioIo::new(Greeting { stream, header: [0; FRAME_HEADER], seen: 0, greeted: Some(greeted) }));
     let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -170,6 +177,17 @@ enum FirstWord {
     /// Such as the alert of a TLS server that wants a client certificate: hyper keeps it to itself.
     Error(io::Error),
 }
+
+// === impl Tls ===
+
+impl PartialEq for Tls {
+    /// Whether both make the same connection. rustls configurations cannot be compared: equal means the very same.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.config, &other.config) && self.server_name == other.server_name
+    }
+}
+
+impl Eq for Tls {}
 
 // === impl Address ===
 

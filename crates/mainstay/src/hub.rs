@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use envoy_types::pb::envoy::config::core::v3::Node;
@@ -18,12 +19,13 @@ use tokio::time::Instant;
 
 use crate::ads::{AdsLimits, AdsStreams};
 use crate::channel::BuildError;
+use crate::connection::ConnectSettings;
 use crate::credentials::Credentials;
 use crate::dns::ResolveHost;
 use crate::driver::{Driver, QUEUE};
 use crate::events::EventSource;
 use crate::intern::Interner;
-use crate::subchannel::{ConnectSettings, Subchannel, Subchannels};
+use crate::subchannel::{Subchannel, Subchannels};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
 pub(crate) struct Hub {
@@ -46,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) client: ClientSettings,
     pub(crate) deps: DepsSettings,
     pub(crate) connect: ConnectSettings,
+    /// How long new routes may wait for the clusters that they bring in.
+    pub(crate) warm_switching: Option<Duration>,
     pub(crate) ads: AdsLimits,
 }
 
@@ -128,15 +132,18 @@ impl Hub {
             progress: ArcSwapOption::empty(),
         });
         let (input_sender, inputs) = mpsc::channel(QUEUE);
+        let (news, connection_news) = mpsc::unbounded_channel();
         let (queries, asked) = mpsc::unbounded_channel();
         let (close, closed) = oneshot::channel();
         let driver = Driver {
-            core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone()),
-            subchannels: Subchannels::new(tls, plan.connect, Interner::of(&plan.bootstrap), input_sender.clone()),
+            core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
+                .with_warm_switching(plan.warm_switching),
+            subchannels: Subchannels::new(runtime.id(), tls, plan.connect, Interner::of(&plan.bootstrap), news),
             streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
             lookups: Default::default(),
             inputs,
             input_sender,
+            connection_news,
             queries: asked,
             shared: shared.clone(),
             plan: plan.clone(),
@@ -170,6 +177,7 @@ impl PartialEq for Plan {
             && self.client == other.client
             && self.deps == other.deps
             && self.connect == other.connect
+            && self.warm_switching == other.warm_switching
             && self.ads == other.ads
     }
 }

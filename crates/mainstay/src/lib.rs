@@ -22,6 +22,7 @@ mod ads;
 mod body;
 mod call;
 mod channel;
+mod connection;
 mod credentials;
 mod deadline;
 mod dns;
@@ -32,6 +33,7 @@ mod http2;
 mod hub;
 mod intern;
 mod random;
+mod request;
 mod subchannel;
 mod task;
 

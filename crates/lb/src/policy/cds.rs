@@ -94,6 +94,10 @@ impl Cds {
         self.child.shut_down(cx);
     }
 
+    pub(crate) fn state(&self) -> State {
+        self.child.state()
+    }
+
     pub(crate) fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
         self.child.picker(pool, handles)
     }

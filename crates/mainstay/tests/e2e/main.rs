@@ -3,6 +3,7 @@
 mod channel;
 mod common;
 mod config;
+mod connections;
 mod csds;
 mod fallback;
 mod logical_dns;
