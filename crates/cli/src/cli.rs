@@ -8,7 +8,7 @@ use clap::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::{backend, demo, failure::Failure, load, output::Output, serve, signals::Signals};
+use crate::{backend, demo, failure::Failure, get, load, output::Output, serve, signals::Signals};
 
 /// xDS channels that keep working when the control plane does not.
 #[derive(Debug, Parser)]
@@ -25,6 +25,7 @@ enum Command {
     Serve(serve::Flags),
     Backend(backend::Flags),
     Load(load::Flags),
+    Get(get::Flags),
 }
 
 impl Cli {
@@ -42,7 +43,8 @@ impl Cli {
                 Command::Demo(flags) => demo::run(flags.resolve(), signals, output).await,
                 Command::Serve(flags) => serve::run(flags.resolve()?, signals, output).await,
                 Command::Backend(flags) => backend::run(flags.resolve()?, signals, output).await,
-                Command::Load(flags) => load::run(flags.resolve(), signals, output).await,
+                Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
+                Command::Get(flags) => get::run(flags.resolve(), signals, output).await,
             }
         });
         // Calls that never end must not keep the process.
@@ -71,6 +73,7 @@ Exit codes:
   1  it could not be done; the error says why and what to do
   2  the command line was wrong
   3  it ran, but RPCs failed that should not have
+  4  it ran, but only a part of the configuration can be used
 
 Environment:
   GRPC_XDS_BOOTSTRAP         the file of the bootstrap for xds: targets

@@ -1,7 +1,8 @@
 //! From the name of a target to something that can be called.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
+use mainstay::{BuildError, Channel, ChannelBuilder, bootstrap::Bootstrap};
 use mainstay_testservice::proto::test_service_client::TestServiceClient;
 use tonic::transport::Endpoint;
 
@@ -13,7 +14,7 @@ pub(crate) enum Target {
     /// An xDS name, resolved through the control plane of the bootstrap.
     Xds(String),
     /// One server, called through tonic's own channel: the thing to compare with.
-    Plain(Endpoint, String),
+    Plain(Box<Endpoint>, String),
 }
 
 impl FromStr for Target {
@@ -26,7 +27,7 @@ impl FromStr for Target {
         }
         match text.strip_prefix("http://").map(|_| Endpoint::from_shared(text.to_owned())) {
             Some(Ok(endpoint)) if endpoint.uri().host().is_some_and(|host| !host.is_empty()) => {
-                Ok(Self::Plain(endpoint, text.to_owned()))
+                Ok(Self::Plain(Box::new(endpoint), text.to_owned()))
             }
             _ => Err(EXPECTED.to_owned()),
         }
@@ -46,8 +47,8 @@ impl fmt::Display for Target {
 pub(crate) struct Options {
     /// Let calls wait for a connection instead of failing while there is none.
     pub(crate) wait_for_ready: bool,
-    /// The bootstrap configuration as JSON, in place of the one that the environment names.
-    pub(crate) bootstrap: Option<String>,
+    /// The bootstrap to use in place of the one that the environment names.
+    pub(crate) bootstrap: Option<Arc<Bootstrap>>,
 }
 
 /// A channel to `target`. Nothing is sent before the first call.
@@ -58,15 +59,25 @@ pub(crate) fn connect(target: &Target, options: &Options) -> Result<Box<dyn Call
         ))
         .tip("drop the flag, or call an xds: target")),
         Target::Plain(endpoint, _) => Ok(Box::new(TestServiceClient::new(endpoint.connect_lazy()))),
-        Target::Xds(text) => xds_channel(text, options),
+        Target::Xds(text) => Ok(Box::new(TestServiceClient::new(xds_channel(text, options)?))),
     }
 }
 
-/// The one place that makes channels of ours.
-fn xds_channel(target: &str, options: &Options) -> Result<Box<dyn Caller>, Failure> {
-    let from = if options.bootstrap.is_some() { "given here" } else { "named by the environment" };
-    Err(Failure::failed(format!("{target}: this build has no xDS channel for the bootstrap {from}"))
-        .tip("call one server through tonic's own channel, such as http://127.0.0.1:50051"))
+/// A channel of ours.
+pub(crate) fn xds_channel(target: &str, options: &Options) -> Result<Channel, Failure> {
+    let mut builder = Channel::builder(target).wait_for_ready(options.wait_for_ready);
+    if let Some(bootstrap) = &options.bootstrap {
+        builder = builder.bootstrap(Arc::clone(bootstrap));
+    }
+    build(builder)
+}
+
+/// Makes a channel of ours, or says why it cannot be made.
+pub(crate) fn build(builder: ChannelBuilder) -> Result<Channel, Failure> {
+    builder.build().map_err(|error| match error {
+        BuildError::Target(_) => Failure::usage(error.to_string()),
+        _ => Failure::failed(error.to_string()),
+    })
 }
 
 const EXPECTED: &str = "expected an xDS name such as xds:///greeter, or one server such as http://127.0.0.1:50051";

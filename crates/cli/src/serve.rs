@@ -44,7 +44,7 @@ pub(crate) struct Settings {
 
 impl Flags {
     pub(crate) fn resolve(self) -> Result<Settings, Failure> {
-        Ok(Settings { directory: self.directory, listen: listen::resolve(&self.listen)? })
+        Ok(Settings { directory: self.directory, listen: listen::resolve("--listen", &self.listen)? })
     }
 }
 

@@ -148,7 +148,6 @@ impl<S: Subchannel> InTurn<S> {
 }
 
 impl<S: Subchannel> Weighted<S> {
-    /// `None` if there is nothing to choose from.
     pub(crate) fn new(pickers: impl IntoIterator<Item = (u32, Picker<S>)>) -> Self {
         let mut sum = 0;
         let add = |(weight, picker)| {

@@ -18,7 +18,7 @@ use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::Input;
 use mainstay_xds::bootstrap::ServerUri;
 use mainstay_xds::bootstrap::{CallCreds, ChannelCreds, ServerConfig};
-use mainstay_xds::client::{CloseCause, Event, ServerState, ServerStatus, StreamId};
+use mainstay_xds::client::{CloseCause, Event, Report, ServerState, ServerStatus, StreamId};
 use tokio::sync::{OnceCell, mpsc, watch};
 use tonic::body::Body;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -29,7 +29,7 @@ use crate::credentials;
 use crate::dns::ResolveHost;
 use crate::failure::describe;
 use crate::http2::{self, Address, KeepAlive};
-use crate::ledger::Ledger;
+use crate::ledger::Books;
 use crate::task::Task;
 
 /// The streams of one channel.
@@ -39,7 +39,7 @@ pub(crate) struct AdsStreams {
     events: mpsc::Sender<Input>,
     streams: BTreeMap<StreamId, OpenStream>,
     /// The books of each server since it was last idle; a stream is a call (I-24).
-    ledgers: HashMap<Arc<ServerConfig>, Arc<Ledger>>,
+    books: HashMap<Arc<ServerConfig>, Arc<Books>>,
 }
 
 /// Bounds on what an xDS server may do to us.
@@ -73,14 +73,14 @@ struct Established {
 
 impl AdsStreams {
     pub(crate) fn new(dns: Arc<dyn ResolveHost>, limits: AdsLimits, events: mpsc::Sender<Input>) -> Self {
-        Self { dns, limits, events, streams: BTreeMap::new(), ledgers: HashMap::new() }
+        Self { dns, limits, events, streams: BTreeMap::new(), books: HashMap::new() }
     }
 
     pub(crate) fn open(&mut self, id: StreamId, server: Arc<ServerConfig>, connect_timeout: Duration) {
         let (requests, queue) = mpsc::unbounded_channel();
-        let ledger = self.ledgers.entry(server.clone()).or_insert_with(|| Ledger::new(None)).clone();
+        let books = self.books.entry(server.clone()).or_insert_with(|| Arc::new(Books::new())).clone();
         let (dns, events) = (self.dns.clone(), self.events.clone());
-        let stream = StreamTask { id, server, dns, limits: self.limits, events, ledger };
+        let stream = StreamTask { id, server, dns, limits: self.limits, events, books };
         let task = Task::spawn(async move {
             let cause = stream.run(connect_timeout, queue).await;
             // The driver may be gone: then nobody needs to know.
@@ -101,9 +101,9 @@ impl AdsStreams {
     }
 
     /// Enters what happened into the books of a server.
-    pub(crate) fn note(&self, server: &Arc<ServerConfig>, warning: bool, text: String) {
-        if let Some(ledger) = self.ledgers.get(server) {
-            ledger.note(warning, text);
+    pub(crate) fn note(&self, server: &Arc<ServerConfig>, report: &Report) {
+        if let Some(books) = self.books.get(server) {
+            books.note(report);
         }
     }
 
@@ -112,11 +112,11 @@ impl AdsStreams {
         let in_use = |wanted: &Arc<ServerConfig>| {
             servers.iter().any(|server| server.server == *wanted && server.state != ServerState::Idle)
         };
-        self.ledgers.retain(|server, _| in_use(server));
+        self.books.retain(|server, _| in_use(server));
     }
 
-    pub(crate) fn ledgers(&self) -> HashMap<Arc<ServerConfig>, Arc<Ledger>> {
-        self.ledgers.clone()
+    pub(crate) fn books(&self) -> HashMap<Arc<ServerConfig>, Arc<Books>> {
+        self.books.clone()
     }
 }
 
@@ -127,12 +127,12 @@ struct StreamTask {
     dns: Arc<dyn ResolveHost>,
     limits: AdsLimits,
     events: mpsc::Sender<Input>,
-    ledger: Arc<Ledger>,
+    books: Arc<Books>,
 }
 
 impl StreamTask {
     async fn run(&self, connect_timeout: Duration, queue: mpsc::UnboundedReceiver<Bytes>) -> CloseCause {
-        let connection = connection_to(&self.server);
+        let connection = connection_to(self.peer());
         let connect = connection.established.get_or_try_init(|| self.connect());
         let established = match tokio::time::timeout(connect_timeout, connect).await {
             Ok(Ok(established)) => established,
@@ -158,7 +158,7 @@ impl StreamTask {
         bearer: Option<MetadataValue<tonic::metadata::Ascii>>,
         queue: mpsc::UnboundedReceiver<Bytes>,
     ) -> CloseCause {
-        let call = self.ledger.begin();
+        let call = self.books.ledger.begin();
         let cause = self.pass_messages(established, bearer, queue).await;
         if let CloseCause::Ended { code: 0, .. } = cause {
             call.succeed();
@@ -284,20 +284,45 @@ impl StreamTask {
     fn uri(&self) -> &str {
         &self.server.server_uri
     }
+
+    fn peer(&self) -> Peer {
+        Peer {
+            runtime: tokio::runtime::Handle::current().id(),
+            server: self.server.clone(),
+            keep_alive: self.limits.keep_alive,
+            dns: Arc::as_ptr(&self.dns).addr(),
+        }
+    }
 }
 
-/// The process's connection to `server`: the live one, or a new one that is made by whoever needs it first.
-fn connection_to(server: &Arc<ServerConfig>) -> Arc<Connection> {
-    static CONNECTIONS: LazyLock<Mutex<HashMap<Arc<ServerConfig>, Weak<Connection>>>> = LazyLock::new(Mutex::default);
-    let mut connections = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    connections.retain(|_, connection| connection.strong_count() > 0);
-    if let Some(connection) = connections.get(server).and_then(Weak::upgrade)
-        && connection.established.get().is_none_or(Established::is_usable)
-    {
+/// What streams must agree on to share a connection. A connection is carried by a task, so it belongs to a runtime.
+#[derive(PartialEq, Eq, Hash)]
+struct Peer {
+    runtime: tokio::runtime::Id,
+    server: Arc<ServerConfig>,
+    keep_alive: KeepAlive,
+    /// Another resolver may find another host under the same name. It lives at least as long as the connection.
+    dns: usize,
+}
+
+/// The process's connection to `peer`: a live one with room for a stream, or a new one that is made by whoever needs
+/// it first.
+fn connection_to(peer: Peer) -> Arc<Connection> {
+    static CONNECTIONS: LazyLock<Mutex<HashMap<Peer, Vec<Weak<Connection>>>>> = LazyLock::new(Mutex::default);
+    let mut all = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|_, connections| {
+        connections.retain(|connection| connection.strong_count() > 0);
+        !connections.is_empty()
+    });
+    let connections = all.entry(peer).or_default();
+    // Each stream holds its connection once.
+    let with_room = connections.iter().filter(|connection| connection.strong_count() < STREAMS_PER_CONNECTION);
+    let is_usable = |found: &Arc<Connection>| found.established.get().is_none_or(Established::is_usable);
+    if let Some(connection) = with_room.filter_map(Weak::upgrade).find(is_usable) {
         return connection;
     }
     let connection = Arc::new(Connection::default());
-    connections.insert(server.clone(), Arc::downgrade(&connection));
+    connections.push(Arc::downgrade(&connection));
     connection
 }
 
@@ -440,5 +465,8 @@ impl Decoder for BytesCodec {
 }
 
 const ADS_METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+
+/// What any server should allow (RFC 9113, section 6.5.2). A stream beyond its limit would wait without a word.
+const STREAMS_PER_CONNECTION: usize = 100;
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);

@@ -30,7 +30,7 @@ pub struct ResponseBody {
 pub(crate) struct Held {
     pub(crate) _in_flight: Option<InFlight>,
     pub(crate) on_channel: ledger::Call,
-    pub(crate) on_connection: ledger::Call,
+    pub(crate) on_subchannel: ledger::Call,
 }
 
 impl ResponseBody {
@@ -55,7 +55,7 @@ impl ResponseBody {
             && let Some(held) = self.held.take()
         {
             held.on_channel.succeed();
-            held.on_connection.succeed();
+            held.on_subchannel.succeed();
         }
     }
 

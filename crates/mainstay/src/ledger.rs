@@ -1,27 +1,20 @@
-//! The books of channels, subchannels and connections, which channelz shows: an id, counters, the last events.
+//! The books of channels, subchannels and xDS servers, which channelz shows: an id, counters, the last events.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use mainstay_xds::client::Report;
 
-/// The books of one channel, subchannel or connection.
+/// An id and counters. Small: every endpoint has one.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// Unique in the process and never used twice (I-21).
     pub(crate) id: i64,
-    /// What this is a part of: its calls are calls of the whole.
-    whole: Option<Arc<Ledger>>,
-    created: SystemTime,
-    since: Instant,
     started: AtomicI64,
     succeeded: AtomicI64,
     failed: AtomicI64,
-    /// Nanoseconds from the creation to the last call; 0 if there was none.
-    last_started: AtomicU64,
-    trace: Mutex<Trace>,
 }
 
 /// A call in the books: failed unless it is said to have succeeded.
@@ -32,12 +25,18 @@ pub(crate) struct Call {
 }
 
 /// Counters at one moment. Never more ended calls than started ones (I-13).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Calls {
     pub(crate) started: i64,
     pub(crate) succeeded: i64,
     pub(crate) failed: i64,
-    pub(crate) last_started: Option<SystemTime>,
+}
+
+/// A ledger with what happened.
+#[derive(Debug)]
+pub(crate) struct Books {
+    pub(crate) ledger: Arc<Ledger>,
+    trace: Mutex<Trace>,
 }
 
 /// What happened, the newest last.
@@ -57,61 +56,30 @@ pub(crate) struct TraceEvent {
     pub(crate) text: String,
 }
 
+/// An id that nothing else in the process has, now or later.
+pub(crate) fn new_id() -> i64 {
+    static LAST_ID: AtomicI64 = AtomicI64::new(0);
+    LAST_ID.fetch_add(1, Ordering::Relaxed) + 1
+}
+
 // === impl Ledger ===
 
 impl Ledger {
-    pub(crate) fn new(whole: Option<Arc<Ledger>>) -> Arc<Self> {
-        static LAST_ID: AtomicI64 = AtomicI64::new(0);
-        let created = SystemTime::now();
-        Arc::new(Self {
-            id: LAST_ID.fetch_add(1, Ordering::Relaxed) + 1,
-            whole,
-            created,
-            since: Instant::now(),
-            started: AtomicI64::new(0),
-            succeeded: AtomicI64::new(0),
-            failed: AtomicI64::new(0),
-            last_started: AtomicU64::new(0),
-            trace: Mutex::new(Trace { created, logged: 0, events: VecDeque::new() }),
-        })
+    pub(crate) fn new() -> Arc<Self> {
+        let (started, succeeded, failed) = (AtomicI64::new(0), AtomicI64::new(0), AtomicI64::new(0));
+        Arc::new(Self { id: new_id(), started, succeeded, failed })
     }
 
-    /// Enters a call that begins now.
+    /// Enters a call that begins now. Without the time: most RPCs never look at the clock.
     pub(crate) fn begin(self: &Arc<Self>) -> Call {
-        for ledger in self.up() {
-            ledger.started.fetch_add(1, Ordering::Relaxed);
-            let now = u64::try_from(ledger.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            ledger.last_started.store(now.max(1), Ordering::Relaxed);
-        }
+        self.started.fetch_add(1, Ordering::Relaxed);
         Call { ledger: self.clone(), succeeded: false }
-    }
-
-    pub(crate) fn note(&self, warning: bool, text: String) {
-        let mut trace = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
-        trace.logged += 1;
-        if trace.events.len() == TRACE_LENGTH {
-            trace.events.pop_front();
-        }
-        trace.events.push_back(TraceEvent { at: SystemTime::now(), warning, text });
     }
 
     pub(crate) fn calls(&self) -> Calls {
         // Ended ones first: what ends between the reads has begun before.
         let (succeeded, failed) = (self.succeeded.load(Ordering::Acquire), self.failed.load(Ordering::Acquire));
-        let last_started = match self.last_started.load(Ordering::Relaxed) {
-            0 => None,
-            nanos => self.created.checked_add(Duration::from_nanos(nanos)),
-        };
-        Calls { started: self.started.load(Ordering::Relaxed), succeeded, failed, last_started }
-    }
-
-    pub(crate) fn trace(&self) -> Trace {
-        self.trace.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// This one and everything it is a part of.
-    fn up(&self) -> impl Iterator<Item = &Self> {
-        std::iter::successors(Some(self), |ledger| ledger.whole.as_deref())
+        Calls { started: self.started.load(Ordering::Relaxed), succeeded, failed }
     }
 }
 
@@ -126,15 +94,55 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        for ledger in self.ledger.up() {
-            let ended = if self.succeeded { &ledger.succeeded } else { &ledger.failed };
-            ended.fetch_add(1, Ordering::Release);
+        let ended = if self.succeeded { &self.ledger.succeeded } else { &self.ledger.failed };
+        ended.fetch_add(1, Ordering::Release);
+    }
+}
+
+// === impl Calls ===
+
+impl Calls {
+    /// Those after `earlier`. A call that began before and ended after it may be missing from one of the counters.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        let after = |now: i64, then: i64| now.saturating_sub(then).max(0);
+        Self {
+            started: after(self.started, earlier.started),
+            succeeded: after(self.succeeded, earlier.succeeded),
+            failed: after(self.failed, earlier.failed),
         }
     }
 }
 
+// === impl Books ===
+
+impl Books {
+    pub(crate) fn new() -> Self {
+        let trace = Trace { created: SystemTime::now(), logged: 0, events: VecDeque::new() };
+        Self { ledger: Ledger::new(), trace: Mutex::new(trace) }
+    }
+
+    /// Notes a report.
+    pub(crate) fn note(&self, report: &Report) {
+        let (warning, text) = words(report);
+        self.push(TraceEvent { at: SystemTime::now(), warning, text });
+    }
+
+    pub(crate) fn trace(&self) -> Trace {
+        self.trace.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn push(&self, event: TraceEvent) {
+        let mut trace = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
+        trace.logged += 1;
+        if trace.events.len() == TRACE_LENGTH {
+            trace.events.pop_front();
+        }
+        trace.events.push_back(event);
+    }
+}
+
 /// A report in words, and whether somebody may have to look.
-pub(crate) fn words(report: &Report) -> (bool, String) {
+fn words(report: &Report) -> (bool, String) {
     match report {
         Report::Connecting(_) => (false, "connecting".to_owned()),
         Report::Connected(_) => (false, "connected, stream open".to_owned()),
@@ -161,27 +169,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_counts_for_the_whole_and_fails_unless_it_succeeds() {
-        let whole = Ledger::new(None);
-        let part = Ledger::new(Some(whole.clone()));
-        assert!(part.id > whole.id);
-        part.begin().succeed();
-        drop(part.begin());
-        let _open = part.begin();
-        for ledger in [whole, part] {
-            let Calls { started, succeeded, failed, last_started } = ledger.calls();
-            assert_eq!((started, succeeded, failed), (3, 1, 1));
-            assert!(last_started.is_some());
-        }
+    fn a_call_has_failed_unless_it_succeeds() {
+        let ledger = Ledger::new();
+        assert_ne!(ledger.id, Ledger::new().id);
+        ledger.begin().succeed();
+        let before = ledger.calls();
+        drop(ledger.begin());
+        let open = ledger.begin();
+        let now = ledger.calls();
+        assert_eq!(now, Calls { started: 3, succeeded: 1, failed: 1 });
+        assert_eq!(now.since(before), Calls { started: 2, succeeded: 0, failed: 1 });
+        assert_eq!(before.since(now), Calls::default());
+        open.succeed();
     }
 
     #[test]
     fn the_newest_events_are_kept_and_all_are_counted() {
-        let ledger = Ledger::new(None);
+        let books = Books::new();
         for number in 0..40 {
-            ledger.note(false, number.to_string());
+            books.push(TraceEvent { at: SystemTime::now(), warning: false, text: number.to_string() });
         }
-        let trace = ledger.trace();
+        let trace = books.trace();
         assert_eq!((trace.logged, trace.events.len()), (40, TRACE_LENGTH));
         assert_eq!(trace.events.back().map(|event| event.text.as_str()), Some("39"));
     }

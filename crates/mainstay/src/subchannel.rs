@@ -1,107 +1,58 @@
-//! Connections to endpoints.
-//!
-//! ```text
-//!            connect()                 connected
-//!   IDLE ───────────────► CONNECTING ───────────► READY
-//!    ▲                        │ failed              │ lost, or GOAWAY
-//!    │      backoff over      ▼                     │
-//!    ├──────────────── TRANSIENT_FAILURE            │
-//!    └──────────────────────────────────────────────┘
-//! ```
-//!
-//! One task carries a subchannel from CONNECTING back to IDLE and ends there; an idle subchannel costs no task.
+//! What the load-balancing core asks of the shell: subchannels and circuit breakers.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use hyper::client::conn::http2::SendRequest;
-use mainstay_lb::{Connectivity, Counter, Host, Input, SubchannelId, SubchannelSpec};
-use mainstay_xds::{Backoff, Choose};
+use mainstay_lb::{Connectivity, Counter, Host, SubchannelId, SubchannelSpec};
+use mainstay_xds::client::Intern;
+use tokio::runtime;
+use tokio::sync::mpsc;
 
-use tokio::sync::{mpsc, oneshot};
-use tonic::body::Body;
-
-use crate::failure::describe;
-use crate::http2::{self, Address, Ends, Tls};
-use crate::ledger::Ledger;
-use crate::random::Random;
+use crate::connection::{ConnectSettings, Connection, ConnectionSpec, User};
+use crate::http2::Tls;
+use crate::intern::Interner;
+use crate::ledger;
+use crate::request::RequestBody;
 
 /// A handle of a connection to one address, as snapshots carry it.
 #[derive(Clone, Debug)]
-pub(crate) struct Subchannel(Arc<Inner>);
+pub(crate) struct Subchannel(Arc<Connection>);
 
-#[derive(Debug)]
-struct Inner {
-    address: std::net::SocketAddr,
-    /// Set while it takes requests.
-    connection: ArcSwapOption<Connection>,
-    /// As last told to the driver.
-    state: Mutex<Connectivity>,
-    ledger: Arc<Ledger>,
-    /// Attempts that failed since the last success.
-    failures: AtomicU32,
-}
-
-/// An established connection.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) sender: SendRequest<Body>,
-    pub(crate) ends: Ends,
-    pub(crate) ledger: Arc<Ledger>,
-}
-
-/// Makes and keeps the subchannels of one channel.
+/// The subchannels of one channel: its uses of connections.
 pub(crate) struct Subchannels {
+    runtime: runtime::Id,
     tls: Option<Tls>,
     settings: ConnectSettings,
-    events: mpsc::Sender<Input>,
-    slots: BTreeMap<SubchannelId, Slot>,
-}
-
-/// How endpoints are connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ConnectSettings {
-    pub(crate) timeout: Duration,
-    pub(crate) backoff: Backoff,
-}
-
-struct Slot {
-    subchannel: Subchannel,
-    /// Dropped when the subchannel is released, which its task notices.
-    released: Option<oneshot::Sender<()>>,
+    interner: Interner,
+    news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
+    connections: BTreeMap<SubchannelId, Arc<Connection>>,
 }
 
 // === impl Subchannel ===
 
 impl Subchannel {
     /// The way to send a request, if the connection takes any.
-    pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
-        self.0.connection.load_full()
-    }
-
-    /// Its state, as policies know it.
-    pub(crate) fn state(&self) -> Connectivity {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Its books.
-    pub(crate) fn ledger(&self) -> &Ledger {
-        &self.0.ledger
+    pub(crate) fn sender(&self) -> Option<SendRequest<RequestBody>> {
+        self.0.sender()
     }
 
     /// Where it leads.
-    pub(crate) fn address(&self) -> std::net::SocketAddr {
-        self.0.address
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.address()
+    }
+
+    /// Counts an RPC that begins on it.
+    pub(crate) fn begin(&self) -> ledger::Call {
+        self.0.ledger().begin()
     }
 }
 
 impl mainstay_lb::Subchannel for Subchannel {
     fn is_ready(&self) -> bool {
-        self.0.connection.load().as_ref().is_some_and(|connection| connection.sender.is_ready())
+        self.0.is_ready()
     }
 }
 
@@ -122,13 +73,25 @@ impl Hash for Subchannel {
 // === impl Subchannels ===
 
 impl Subchannels {
-    pub(crate) fn new(tls: Option<Tls>, settings: ConnectSettings, events: mpsc::Sender<Input>) -> Self {
-        Self { tls, settings, events, slots: BTreeMap::new() }
+    /// News of the subchannels go to `news`.
+    pub(crate) fn new(
+        runtime: runtime::Id,
+        tls: Option<Tls>,
+        settings: ConnectSettings,
+        interner: Interner,
+        news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
+    ) -> Self {
+        Self { runtime, tls, settings, interner, news, connections: BTreeMap::new() }
     }
 
-    /// Every subchannel that is in use.
-    pub(crate) fn all(&self) -> Vec<Subchannel> {
-        self.slots.values().map(|slot| slot.subchannel.clone()).collect()
+    /// The connections in use, each once.
+    pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
+        let by_id: BTreeMap<_, _> = self.connections.values().map(|found| (found.ledger().id, found.clone())).collect();
+        by_id.into_values().collect()
+    }
+
+    fn user(&self, id: SubchannelId) -> User {
+        User { id, news: self.news.clone() }
     }
 }
 
@@ -136,34 +99,22 @@ impl Host for Subchannels {
     type Subchannel = Subchannel;
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Subchannel {
-        let subchannel = Subchannel(Arc::new(Inner {
-            address: spec.address,
-            connection: ArcSwapOption::empty(),
-            state: Mutex::new(Connectivity::Idle),
-            ledger: Ledger::new(None),
-            failures: AtomicU32::new(0),
-        }));
-        self.slots.insert(id, Slot { subchannel: subchannel.clone(), released: None });
-        subchannel
+        let (runtime, address, tls, settings) = (self.runtime, spec.address, self.tls.clone(), self.settings);
+        let connection = Connection::join(ConnectionSpec { runtime, address, tls, settings }, self.user(id));
+        self.connections.insert(id, connection.clone());
+        Subchannel(connection)
     }
 
     fn connect(&mut self, id: SubchannelId) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        let (released, on_release) = oneshot::channel();
-        slot.released = Some(released);
-        let attempt = Attempt {
-            id,
-            subchannel: slot.subchannel.clone(),
-            tls: self.tls.clone(),
-            settings: self.settings,
-            events: self.events.clone(),
-        };
-        // Not a `Task`: a released connection lives on until the RPCs on it are done.
-        tokio::spawn(attempt.run(on_release));
+        if let Some(connection) = self.connections.get(&id).filter(|_| self.settings.enabled) {
+            connection.connect();
+        }
     }
 
     fn release(&mut self, id: SubchannelId) {
-        self.slots.remove(&id);
+        if let Some(connection) = self.connections.remove(&id) {
+            connection.leave(&self.user(id));
+        }
     }
 
     fn request_reresolution(&mut self) {
@@ -173,6 +124,19 @@ impl Host for Subchannels {
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
         static COUNTERS: Mutex<Counters> = Mutex::new(Counters { by_cluster: BTreeMap::new(), prune_at: 64 });
         COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).of(cluster, eds_service)
+    }
+
+    fn interner(&mut self) -> Option<&mut dyn Intern> {
+        Some(&mut self.interner)
+    }
+}
+
+impl Drop for Subchannels {
+    /// A driver that is dropped with its runtime has released nothing.
+    fn drop(&mut self) {
+        for (id, connection) in std::mem::take(&mut self.connections) {
+            connection.leave(&self.user(id));
+        }
     }
 }
 
@@ -195,92 +159,5 @@ impl Counters {
             *slot = Arc::downgrade(&counter);
             counter
         })
-    }
-}
-
-/// One walk of a subchannel from CONNECTING back to IDLE.
-struct Attempt {
-    id: SubchannelId,
-    subchannel: Subchannel,
-    tls: Option<Tls>,
-    settings: ConnectSettings,
-    events: mpsc::Sender<Input>,
-}
-
-impl Attempt {
-    async fn run(self, mut released: oneshot::Receiver<()>) {
-        tokio::select! {
-            _ = &mut released => return,
-            _ = self.tell(Connectivity::Connecting) => {}
-        }
-        let connected = tokio::select! {
-            _ = &mut released => return,
-            connected = self.connect() => connected,
-        };
-        match connected {
-            Ok(established) => self.carry(established, released).await,
-            Err(cause) => {
-                let pause = self.pause();
-                tokio::select! {
-                    _ = released => {}
-                    () = async {
-                        self.tell(Connectivity::TransientFailure(cause.into())).await;
-                        tokio::time::sleep(pause).await;
-                        self.tell(Connectivity::Idle).await;
-                    } => {}
-                }
-            }
-        }
-    }
-
-    async fn connect(&self) -> Result<http2::Established, String> {
-        let address = Address::Tcp(self.subchannel.0.address);
-        match tokio::time::timeout(self.settings.timeout, http2::connect(&address, self.tls.as_ref(), None)).await {
-            Ok(Ok(established)) => Ok(established),
-            Ok(Err(error)) => Err(describe(&error)),
-            Err(_) => Err(format!("no connection to {address} within {:?}", self.settings.timeout)),
-        }
-    }
-
-    /// Drives the connection until it takes no more requests, or until it is released and its RPCs are done.
-    async fn carry(&self, established: http2::Established, released: oneshot::Receiver<()>) {
-        let http2::Established { sender, driver, ends } = established;
-        let inner = &self.subchannel.0;
-        inner.failures.store(0, Ordering::Relaxed);
-        let ledger = Ledger::new(Some(inner.ledger.clone()));
-        inner.connection.store(Some(Arc::new(Connection { sender, ends, ledger })));
-        tokio::pin!(driver);
-        let alive = async {
-            self.tell(Connectivity::Ready).await;
-            std::future::pending::<()>().await
-        };
-        tokio::select! {
-            // How a connection ended does not matter: the next attempt finds out what is wrong.
-            _ = &mut driver => {
-                inner.connection.store(None);
-                self.tell(Connectivity::Idle).await;
-            }
-            _ = released => {
-                inner.connection.store(None);
-                let _ = driver.await;
-            }
-            () = alive => {}
-        }
-    }
-
-    fn pause(&self) -> Duration {
-        let failures = self.subchannel.0.failures.fetch_add(1, Ordering::Relaxed);
-        self.settings.backoff.delay(failures, &mut Random as &mut dyn Choose)
-    }
-
-    async fn tell(&self, state: Connectivity) {
-        let inner = &self.subchannel.0;
-        match &state {
-            Connectivity::TransientFailure(cause) => inner.ledger.note(true, format!("cannot connect: {cause}")),
-            state => inner.ledger.note(false, format!("{state:?}").to_lowercase()),
-        }
-        *inner.state.lock().unwrap_or_else(PoisonError::into_inner) = state.clone();
-        // The driver may be gone: then nobody needs to know.
-        let _ = self.events.send(Input::Connectivity(self.id, state)).await;
     }
 }

@@ -1,18 +1,22 @@
 //! The real world of the demo: backends and control planes on ports of this machine, all in this process.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use mainstay_control_plane::{ControlPlane, Server, Snapshot, resources};
-use mainstay_testservice::Backend;
-use serde_json::json;
+use mainstay::{
+    Events,
+    bootstrap::{Bootstrap, BootstrapBuilder, Node, ServerConfig},
+};
+use mainstay_control_plane::{ControlPlane, Server, Snapshot, TypeUrl, resources};
+use mainstay_testservice::{Backend, proto::test_service_client::TestServiceClient};
 
 use super::{
     play::Stage,
-    script::{Act, BACKENDS, Cluster},
+    said::Said,
+    script::{Act, BACKENDS, Cluster, Sight},
 };
 use crate::{
     call::Caller,
-    connect::{Options, Target, connect},
+    connect::{Options, xds_channel},
     failure::Failure,
 };
 
@@ -25,6 +29,8 @@ pub(super) struct World {
     /// What the control planes announce.
     route: Cluster,
     endpoints: BTreeMap<Cluster, &'static [&'static str]>,
+    /// What the client says, once there is one.
+    events: Option<Events>,
 }
 
 impl World {
@@ -39,8 +45,8 @@ impl World {
             control_planes.push(ControlPlane::new().serve(ANY_PORT).await.map_err(|error| no_port(name, &error))?);
         }
         let control_planes = control_planes.try_into().expect("the loop above makes two");
-        let endpoints = Cluster::ALL.map(|cluster| (cluster, cluster.first_endpoints())).into();
-        let world = Self { backends, control_planes, route: Cluster::Blue, endpoints };
+        let endpoints = Cluster::FIRST.map(|cluster| (cluster, cluster.first_endpoints())).into();
+        let world = Self { backends, control_planes, route: Cluster::Blue, endpoints, events: None };
         world.announce();
         Ok(world)
     }
@@ -53,23 +59,20 @@ impl World {
         format!("control planes: primary {primary}, fallback {fallback}\nbackends: {}", backends.join(", "))
     }
 
-    /// The client whose traffic is watched.
-    pub(super) fn client(&self) -> Result<Box<dyn Caller>, Failure> {
-        let options = Options { wait_for_ready: false, bootstrap: Some(self.bootstrap()) };
-        connect(&Target::Xds(format!("xds:///{SERVICE}")), &options)
+    /// The client whose traffic is watched, and whose words are heard from now on.
+    pub(super) fn client(&mut self) -> Result<Box<dyn Caller>, Failure> {
+        let options = Options { wait_for_ready: false, bootstrap: Some(self.bootstrap()?) };
+        let channel = xds_channel(&format!("xds:///{SERVICE}"), &options)?;
+        self.events = Some(channel.events());
+        Ok(Box::new(TestServiceClient::new(channel)))
     }
 
     /// The bootstrap that knows both control planes, in this order.
-    fn bootstrap(&self) -> String {
-        let server = |server: &Server| {
-            json!({
-                "server_uri": server.addr().to_string(),
-                "channel_creds": [{ "type": "insecure" }],
-                "server_features": ["xds_v3"],
-            })
-        };
-        json!({ "xds_servers": self.control_planes.each_ref().map(server), "node": { "id": "mainstay-demo" } })
-            .to_string()
+    fn bootstrap(&self) -> Result<Arc<Bootstrap>, Failure> {
+        let node = Node { id: "mainstay-demo".to_owned(), ..Node::default() };
+        let servers = self.control_planes.iter().map(|server| ServerConfig::insecure(server.addr().to_string()));
+        let builder = servers.fold(Bootstrap::builder().node(node), BootstrapBuilder::server);
+        builder.build().map(Arc::new).map_err(|invalid| Failure::failed(format!("the demo's bootstrap: {invalid}")))
     }
 
     /// Puts the present configuration into force at both control planes.
@@ -78,7 +81,10 @@ impl World {
             .listener(resources::listener(SERVICE, resources::rds(ROUTES)))
             .route(resources::route(ROUTES, self.route.name()));
         for (cluster, names) in &self.endpoints {
-            let addresses = names.iter().filter_map(|name| self.backends.get(name)).map(Backend::addr);
+            let addresses = names.iter().map(|name| match self.backends.get(name) {
+                Some(backend) => backend.addr().to_string(),
+                None => format!("{name}:80"),
+            });
             snapshot = snapshot
                 .cluster(resources::eds_cluster(cluster.name()))
                 .endpoints(resources::endpoints(cluster.name(), addresses));
@@ -87,6 +93,11 @@ impl World {
         for server in &self.control_planes {
             server.control_plane().set(snapshot.clone());
         }
+    }
+
+    fn primary(&self) -> &Server {
+        let [primary, _] = &self.control_planes;
+        primary
     }
 
     fn backend(&mut self, name: &str) -> Result<&mut Backend, Failure> {
@@ -119,8 +130,37 @@ impl Stage for World {
                     server.start().map_err(|error| no_port("a control plane", &error))?;
                 }
             }
+            Act::DoomPrimary(cluster) => self.primary().faults().die_on_request(TypeUrl::CLUSTER, cluster.name()),
+            Act::RestorePrimary => {
+                self.primary().faults().heal();
+                self.primary().start().map_err(|error| no_port("the primary control plane", &error))?;
+            }
+            Act::Announce(cluster) => {
+                self.endpoints.insert(cluster, cluster.first_endpoints());
+                self.route = cluster;
+                self.announce();
+            }
         }
         Ok(())
+    }
+
+    async fn said(&mut self) -> Option<Said> {
+        let primary = self.primary().addr().to_string();
+        let role = |uri: &str| if uri == primary { "primary" } else { "fallback" };
+        loop {
+            let event = self.events.as_mut()?.next().await?;
+            if let Some(said) = Said::of(&event, role) {
+                return Some(said);
+            }
+        }
+    }
+
+    fn shows(&self, sight: Sight) -> bool {
+        let [primary, fallback] = self.control_planes.each_ref().map(Server::stats);
+        match sight {
+            Sight::FallbackConnections(count) => fallback.open_connections == count,
+            Sight::Rejection => primary.nacks > 0,
+        }
     }
 }
 
@@ -134,10 +174,12 @@ const ROUTES: &str = "demo-routes";
 
 #[cfg(test)]
 mod tests {
-    use mainstay_control_plane::TypeUrl;
+    use std::time::Duration;
+
     use tokio::net::TcpStream;
 
     use super::*;
+    use crate::demo::{said::Heard, script::NOWHERE};
 
     #[tokio::test]
     async fn both_control_planes_announce_what_the_script_says() {
@@ -169,11 +211,58 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_client_is_heard_when_it_falls_back_returns_and_rejects() {
+        let mut world = World::start().await.unwrap();
+        let _client = world.client().unwrap();
+        let [primary, fallback] = world.control_planes.each_ref().map(Server::addr);
+        let mut heard = Heard::default();
+        world.hear(&mut heard, &format!("connected to {primary} (primary)")).await;
+        assert!(world.shows(Sight::FallbackConnections(0)) && !world.shows(Sight::Rejection));
+
+        // A71: the primary dies while something is missing.
+        world.act(Act::DoomPrimary(Cluster::Amber)).await.unwrap();
+        world.act(Act::Announce(Cluster::Amber)).await.unwrap();
+        world.hear(&mut heard, &format!("{primary} (primary) cannot be reached: ")).await;
+        world.hear(&mut heard, &format!("fell back to {fallback} (fallback)")).await;
+        world.hear(&mut heard, &format!("connected to {fallback} (fallback)")).await;
+        assert!(world.shows(Sight::FallbackConnections(1)));
+
+        world.act(Act::RestorePrimary).await.unwrap();
+        world.hear(&mut heard, &format!("returned to {primary} (primary)")).await;
+        let mut events = world.control_planes[1].events();
+        while !world.shows(Sight::FallbackConnections(0)) {
+            events.next().await.unwrap();
+        }
+
+        world.act(Act::Endpoints(Cluster::Amber, &[NOWHERE])).await.unwrap();
+        let mut events = world.primary().events();
+        world.hear(&mut heard, "rejected ClusterLoadAssignment version ").await;
+        let reason = heard.lines().last().unwrap();
+        assert!(reason.ends_with("\"nowhere\" is not an IPv4 or IPv6 address"), "{reason}");
+        while !world.shows(Sight::Rejection) {
+            events.next().await.unwrap();
+        }
+    }
+
+    #[tokio::test]
     async fn the_bootstrap_names_the_primary_first() {
         let world = World::start().await.unwrap();
-        let bootstrap: serde_json::Value = serde_json::from_str(&world.bootstrap()).unwrap();
-        let uris = [0, 1].map(|n| bootstrap["xds_servers"][n]["server_uri"].as_str().unwrap().to_owned());
+        let bootstrap = world.bootstrap().unwrap();
+        let uris: Vec<_> = bootstrap.servers.iter().map(|server| server.server_uri.clone()).collect();
         assert_eq!(uris, world.control_planes.each_ref().map(|server| server.addr().to_string()));
-        assert_eq!(bootstrap["node"]["id"], "mainstay-demo");
     }
+
+    impl World {
+        /// Listens until a line begins like this.
+        async fn hear(&mut self, heard: &mut Heard, beginning: &str) {
+            while !heard.lines().last().is_some_and(|line| line.starts_with(beginning)) {
+                let said = tokio::time::timeout(PATIENCE, self.said()).await.expect(beginning);
+                let said = said.expect("the client lives");
+                heard.note(said);
+            }
+        }
+    }
+
+    /// Far more than any backoff here: it only keeps a broken test from hanging.
+    const PATIENCE: Duration = Duration::from_secs(30);
 }

@@ -4,14 +4,17 @@ mod report;
 
 use std::{
     io::{self, IsTerminal as _},
+    net::SocketAddr,
     time::Duration,
 };
 
 use clap::Args;
 
 use crate::{
+    admin,
     connect::{Options, Target, connect},
     failure::Failure,
+    listen,
     output::Output,
     signals::Signals,
     span,
@@ -47,6 +50,10 @@ pub(crate) struct Flags {
     #[arg(long)]
     wait_for_ready: bool,
 
+    /// Serve CSDS at this HOST:PORT: what the channels hold, from which server, and what is wrong with it
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+
     /// End with exit code 3 if any call failed
     #[arg(long)]
     fail_on_failed_rpc: bool,
@@ -63,25 +70,28 @@ pub(crate) struct Settings {
     schedule: Schedule,
     rpc_timeout: Duration,
     options: Options,
+    admin: Option<SocketAddr>,
     fail_on_failed_rpc: bool,
     lines: Lines,
 }
 
 impl Flags {
-    pub(crate) fn resolve(self) -> Settings {
+    pub(crate) fn resolve(self) -> Result<Settings, Failure> {
         let lines = match (self.json, io::stderr().is_terminal()) {
             (true, _) => Lines::Calls,
             (false, true) => Lines::Progress,
             (false, false) => Lines::None,
         };
-        Settings {
+        let admin = self.admin.map(|address| listen::resolve("--admin", &address)).transpose()?;
+        Ok(Settings {
             targets: self.targets,
             schedule: Schedule::new(self.qps, self.duration),
             rpc_timeout: self.rpc_timeout,
             options: Options { wait_for_ready: self.wait_for_ready, bootstrap: None },
+            admin,
             fail_on_failed_rpc: self.fail_on_failed_rpc,
             lines,
-        }
+        })
     }
 }
 
@@ -89,6 +99,10 @@ impl Flags {
 pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
     let callers = settings.targets.iter().map(|target| connect(target, &settings.options));
     let callers = callers.collect::<Result<Vec<_>, _>>()?;
+    let _admin = match settings.admin {
+        Some(address) => Some(admin::serve(address).await?),
+        None => None,
+    };
     let mut traffic = Traffic::start(settings.schedule, callers, settings.rpc_timeout);
     let mut report = Report::new(&settings.targets, settings.lines, output);
     let mut ticks = tokio::time::interval(TICK);

@@ -1,7 +1,9 @@
 //! The program as its users see it: whole outputs, exit codes, signals.
 
+mod get;
 mod program;
 mod serve;
+mod xds;
 
 use std::net::TcpListener;
 
@@ -29,6 +31,7 @@ Commands:
   serve    Serve the xDS resources in a directory of YAML and JSON files, and follow their changes
   backend  Serve grpc.testing.TestService, to have something to send RPCs to
   load     Send RPCs to targets at a steady rate and tell what became of them
+  get      Resolve an xDS target as a channel does and show the configuration with its sources
   help     Print this message or the help of the given subcommand(s)
 
 Options:
@@ -40,6 +43,7 @@ Exit codes:
   1  it could not be done; the error says why and what to do
   2  the command line was wrong
   3  it ran, but RPCs failed that should not have
+  4  it ran, but only a part of the configuration can be used
 
 Environment:
   GRPC_XDS_BOOTSTRAP         the file of the bootstrap for xds: targets
@@ -71,6 +75,8 @@ Options:
       --rpc-timeout <T>     The deadline of each call [default: 20s]
       --wait-for-ready      Let calls wait for a connection instead of failing while there is none
                             (xds: targets only)
+      --admin <ADDR>        Serve CSDS at this HOST:PORT: what the channels hold, from which server,
+                            and what is wrong with it
       --fail-on-failed-rpc  End with exit code 3 if any call failed
       --json                Print each finished call as a line of JSON: t0, t, ms, target, ok, code,
                             server_id, details

@@ -10,9 +10,15 @@ pub(crate) fn mainstay(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
+/// Runs the program to its end with this bootstrap.
+pub(crate) fn mainstay_with_bootstrap(bootstrap: &str, args: &[&str]) -> Output {
+    command(args).env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap).output().unwrap()
+}
+
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
     command.args(args).stdin(Stdio::null()).env_remove("CLICOLOR_FORCE").env_remove("RUST_LOG");
+    command.env_remove("GRPC_XDS_BOOTSTRAP").env_remove("GRPC_XDS_BOOTSTRAP_CONFIG");
     command
 }
 
@@ -24,18 +30,36 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
 pub(crate) struct Running {
     child: Child,
     stdout: Option<BufReader<std::process::ChildStdout>>,
+    stderr: Option<BufReader<std::process::ChildStderr>>,
 }
 
 impl Running {
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut child = command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self::spawn(command(args))
+    }
+
+    pub(crate) fn start_with_bootstrap(bootstrap: &str, args: &[&str]) -> Self {
+        let mut command = command(args);
+        command.env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().map(BufReader::new);
-        Self { child, stdout }
+        let stderr = child.stderr.take().map(BufReader::new);
+        Self { child, stdout, stderr }
     }
 
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.as_mut().unwrap().read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) fn error_line(&mut self) -> String {
+        let mut line = String::new();
+        self.stderr.as_mut().unwrap().read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
@@ -48,7 +72,7 @@ impl Running {
     pub(crate) fn end(mut self) -> (i32, String, String) {
         let (mut stdout, mut stderr) = (String::new(), String::new());
         self.stdout.as_mut().unwrap().read_to_string(&mut stdout).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        self.stderr.as_mut().unwrap().read_to_string(&mut stderr).unwrap();
         (self.child.wait().unwrap().code().unwrap(), stdout, stderr)
     }
 

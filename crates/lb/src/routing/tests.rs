@@ -179,7 +179,7 @@ fn any_route() -> impl Strategy<Value = Route> {
 }
 
 fn any_path() -> impl Strategy<Value = String> {
-    "/?[aAb]{0,3}/?[aAb]{0,1}"
+    prop_oneof!["/?[aAb]{0,3}/?[aAb]{0,1}", "/package.S[aAb]{0,2}/?", "/package.Service[ab]{7,9}"]
 }
 
 fn any_name() -> impl Strategy<Value = String> {

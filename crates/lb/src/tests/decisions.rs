@@ -61,7 +61,7 @@ fn the_authority_is_rewritten_only_where_the_route_says_so() {
         let headers = HeaderMap::new();
         let decision = world.snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut world.script);
         let Decision::Send(to) = decision else { panic!("the endpoint is ready") };
-        assert_eq!((to.authority, to.cluster), (rewrite.then_some("h"), "c"), "L-89");
+        assert_eq!((to.authority, &**to.cluster), (rewrite.then_some("h"), "c"), "L-89");
     }
 }
 

@@ -8,4 +8,5 @@ mod pick_first;
 mod random_walk;
 mod round_robin;
 mod switch;
+mod warm;
 mod weighted_target;

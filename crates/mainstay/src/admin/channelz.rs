@@ -10,10 +10,10 @@ use mainstay_xds::client::ServerState;
 use tonic::{Request, Response, Status};
 
 use crate::admin::channelz_v1 as pb;
+use crate::connection::{Connection, Socket};
 use crate::http2::Security;
 use crate::hub::{Hub, HubStatus};
-use crate::ledger::Ledger;
-use crate::subchannel::{Connection, Subchannel};
+use crate::ledger::{Books, Ledger, TraceEvent};
 
 use pb::channel_connectivity_state::State;
 use pb::channel_trace_event::Severity;
@@ -65,8 +65,9 @@ impl pb::channelz_server::Channelz for Channelz {
         request: Request<pb::GetSubchannelRequest>,
     ) -> Result<Response<pb::GetSubchannelResponse>, Status> {
         let wanted = request.into_inner().subchannel_id;
-        let found = subchannels().await.into_iter().find(|subchannel| subchannel.ledger().id == wanted);
-        let subchannel = Some(subchannel_view(&found.ok_or_else(|| unknown("subchannel", wanted))?));
+        let found = connections().await.into_iter().find(|connection| connection.ledger().id == wanted);
+        let found = found.ok_or_else(|| unknown("subchannel", wanted))?;
+        let subchannel = Some(subchannel(&found));
         Ok(Response::new(pb::GetSubchannelResponse { subchannel }))
     }
 
@@ -75,13 +76,13 @@ impl pb::channelz_server::Channelz for Channelz {
         request: Request<pb::GetSocketRequest>,
     ) -> Result<Response<pb::GetSocketResponse>, Status> {
         let wanted = request.into_inner().socket_id;
-        let connections = subchannels().await;
+        let connections = connections().await;
         let found = connections
             .iter()
-            .filter_map(|subchannel| Some((subchannel.address(), subchannel.connection()?)))
-            .find(|(_, connection)| connection.ledger.id == wanted);
-        let (remote, connection) = found.ok_or_else(|| unknown("socket", wanted))?;
-        Ok(Response::new(pb::GetSocketResponse { socket: Some(socket_view(remote, &connection)) }))
+            .filter_map(|connection| Some((connection, connection.socket()?)))
+            .find(|(_, socket)| socket.id == wanted);
+        let (connection, found) = found.ok_or_else(|| unknown("socket", wanted))?;
+        Ok(Response::new(pb::GetSocketResponse { socket: Some(socket(connection, &found)) }))
     }
 
     async fn get_servers(&self, _: Request<pb::GetServersRequest>) -> Result<Response<pb::GetServersResponse>, Status> {
@@ -106,121 +107,136 @@ impl pb::channelz_server::Channelz for Channelz {
 /// Data channels and channels to xDS servers in use, by ascending id (I-21, I-22).
 async fn top_channels() -> Vec<pb::Channel> {
     let mut channels = Vec::new();
-    for hub in Hub::all() {
-        if let Some(status) = hub.status().await {
-            channels.push(data_channel(&hub, &status));
-            channels.extend(ads_channels(&status));
+    for inspector in Hub::all() {
+        if let Some(status) = inspector.status().await {
+            channels.push(data_channel(&status));
+            channels.extend(xds_channels(&status));
         }
     }
     channels.sort_by_key(id);
     channels
 }
 
-async fn subchannels() -> Vec<Subchannel> {
-    let mut subchannels = Vec::new();
-    for hub in Hub::all() {
-        if let Some(status) = hub.status().await {
-            subchannels.extend(status.subchannels);
+/// What gRPC calls subchannels. Channels share them.
+async fn connections() -> Vec<Arc<Connection>> {
+    let mut connections = Vec::new();
+    for inspector in Hub::all() {
+        if let Some(status) = inspector.status().await {
+            connections.extend(status.connections);
         }
     }
-    subchannels
+    connections
 }
 
-fn data_channel(hub: &Hub, status: &HubStatus) -> pb::Channel {
-    let ledger = &hub.shared.ledger;
-    let state = match hub.shared.snapshot.load().outlook() {
+fn data_channel(status: &HubStatus) -> pb::Channel {
+    let state = match status.shared.snapshot.load().outlook() {
         Outlook::Send => State::Ready,
         Outlook::Wait => State::Connecting,
         Outlook::Fail => State::TransientFailure,
     };
+    let books = &status.shared.books;
     pb::Channel {
-        r#ref: Some(pb::ChannelRef { channel_id: ledger.id, name: status.target.to_string() }),
-        data: Some(data(ledger, &status.target, state)),
-        subchannel_ref: status.subchannels.iter().map(subchannel_ref).collect(),
+        r#ref: Some(pb::ChannelRef { channel_id: books.ledger.id, name: status.target.to_string() }),
+        data: Some(data(&books.ledger, &status.target, state, trace(books))),
+        subchannel_ref: status.connections.iter().map(|connection| subchannel_ref(connection)).collect(),
         ..Default::default()
     }
 }
 
-fn ads_channels(status: &HubStatus) -> impl Iterator<Item = pb::Channel> {
+fn xds_channels(status: &HubStatus) -> impl Iterator<Item = pb::Channel> {
     status.servers.iter().filter_map(|server| {
-        let ledger: &Arc<Ledger> = status.server_ledgers.get(&server.server)?;
+        let books: &Books = status.server_books.get(&server.server)?;
         let state = match server.state {
             ServerState::Idle => return None,
             ServerState::Connecting => State::Connecting,
             ServerState::Ready => State::Ready,
             ServerState::TransientFailure => State::TransientFailure,
         };
-        let target = &server.server.server_uri;
+        let name = format!("xDS server of {}", status.target);
         Some(pb::Channel {
-            r#ref: Some(pb::ChannelRef { channel_id: ledger.id, name: format!("xDS server of {}", status.target) }),
-            data: Some(data(ledger, target, state)),
+            r#ref: Some(pb::ChannelRef { channel_id: books.ledger.id, name }),
+            data: Some(data(&books.ledger, &server.server.server_uri, state, trace(books))),
             ..Default::default()
         })
     })
 }
 
-fn subchannel_view(subchannel: &Subchannel) -> pb::Subchannel {
-    let state = match subchannel.state() {
-        Connectivity::Idle => State::Idle,
-        Connectivity::Connecting => State::Connecting,
-        Connectivity::Ready => State::Ready,
-        Connectivity::TransientFailure(_) => State::TransientFailure,
+fn subchannel(connection: &Connection) -> pb::Subchannel {
+    let (connectivity, since, changes) = connection.state();
+    let (state, text) = match &connectivity {
+        Connectivity::Idle => (State::Idle, "idle".to_owned()),
+        Connectivity::Connecting => (State::Connecting, "connecting".to_owned()),
+        Connectivity::Ready => (State::Ready, "ready".to_owned()),
+        Connectivity::TransientFailure(cause) => (State::TransientFailure, format!("cannot connect: {cause}")),
     };
-    let socket = subchannel.connection().map(|connection| socket_ref(subchannel.address(), &connection));
+    // Of many endpoints only the last event is kept.
+    let warning = state == State::TransientFailure;
+    let trace = pb::ChannelTrace {
+        num_events_logged: changes.into(),
+        creation_timestamp: None,
+        events: vec![trace_event(TraceEvent { at: since, warning, text })],
+    };
+    let socket = connection.socket().map(|socket| socket_ref(connection, &socket));
     pb::Subchannel {
-        r#ref: Some(subchannel_ref(subchannel)),
-        data: Some(data(subchannel.ledger(), &subchannel.address().to_string(), state)),
+        r#ref: Some(subchannel_ref(connection)),
+        data: Some(data(connection.ledger(), &connection.address().to_string(), state, trace)),
         socket_ref: socket.into_iter().collect(),
         ..Default::default()
     }
 }
 
-fn socket_view(remote: SocketAddr, connection: &Connection) -> pb::Socket {
-    let calls = connection.ledger.calls();
+fn socket(connection: &Connection, socket: &Socket) -> pb::Socket {
+    let calls = connection.calls_on(socket);
     pb::Socket {
-        r#ref: Some(socket_ref(remote, connection)),
+        r#ref: Some(socket_ref(connection, socket)),
         data: Some(pb::SocketData {
             streams_started: calls.started,
             streams_succeeded: calls.succeeded,
             streams_failed: calls.failed,
-            last_local_stream_created_timestamp: calls.last_started.map(timestamp),
         }),
-        local: connection.ends.local.map(address),
-        remote: Some(address(remote)),
-        security: connection.ends.security.as_ref().map(security),
+        local: socket.ends.local.map(address),
+        remote: Some(address(connection.address())),
+        security: socket.ends.security.as_ref().map(security),
         remote_name: String::new(),
     }
 }
 
-fn data(ledger: &Ledger, target: &str, state: State) -> pb::ChannelData {
-    let (calls, trace) = (ledger.calls(), ledger.trace());
-    let events = trace.events.into_iter().map(|event| pb::ChannelTraceEvent {
+fn data(ledger: &Ledger, target: &str, state: State, trace: pb::ChannelTrace) -> pb::ChannelData {
+    let calls = ledger.calls();
+    pb::ChannelData {
+        state: Some(pb::ChannelConnectivityState { state: state.into() }),
+        target: target.to_owned(),
+        trace: Some(trace),
+        calls_started: calls.started,
+        calls_succeeded: calls.succeeded,
+        calls_failed: calls.failed,
+    }
+}
+
+fn trace(books: &Books) -> pb::ChannelTrace {
+    let trace = books.trace();
+    pb::ChannelTrace {
+        num_events_logged: trace.logged,
+        creation_timestamp: Some(timestamp(trace.created)),
+        events: trace.events.into_iter().map(trace_event).collect(),
+    }
+}
+
+fn trace_event(event: TraceEvent) -> pb::ChannelTraceEvent {
+    pb::ChannelTraceEvent {
         description: event.text,
         severity: if event.warning { Severity::CtWarning } else { Severity::CtInfo }.into(),
         timestamp: Some(timestamp(event.at)),
         child_ref: None,
-    });
-    pb::ChannelData {
-        state: Some(pb::ChannelConnectivityState { state: state.into() }),
-        target: target.to_owned(),
-        trace: Some(pb::ChannelTrace {
-            num_events_logged: trace.logged,
-            creation_timestamp: Some(timestamp(trace.created)),
-            events: events.collect(),
-        }),
-        calls_started: calls.started,
-        calls_succeeded: calls.succeeded,
-        calls_failed: calls.failed,
-        last_call_started_timestamp: calls.last_started.map(timestamp),
     }
 }
 
-fn subchannel_ref(subchannel: &Subchannel) -> pb::SubchannelRef {
-    pb::SubchannelRef { subchannel_id: subchannel.ledger().id, name: subchannel.address().to_string() }
+fn subchannel_ref(connection: &Connection) -> pb::SubchannelRef {
+    pb::SubchannelRef { subchannel_id: connection.ledger().id, name: connection.address().to_string() }
 }
 
-fn socket_ref(remote: SocketAddr, connection: &Connection) -> pb::SocketRef {
-    pb::SocketRef { socket_id: connection.ledger.id, name: remote.to_string() }
+fn socket_ref(connection: &Connection, socket: &Socket) -> pb::SocketRef {
+    pb::SocketRef { socket_id: socket.id, name: connection.address().to_string() }
 }
 
 fn address(address: SocketAddr) -> pb::Address {

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use envoy_types::pb::envoy::service::status::v3::client_status_discovery_service_client::ClientStatusDiscoveryServiceClient;
+use envoy_types::pb::envoy::service::status::v3::{ClientConfig, ClientStatusRequest};
+use envoy_types::pb::google::protobuf::Value;
+use envoy_types::pb::google::protobuf::value::Kind;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -48,7 +52,12 @@ pub(crate) fn service(backends: &[&Backend]) -> Snapshot {
 
 /// A bootstrap with these servers in order.
 pub(crate) fn bootstrap(servers: &[&Server]) -> Arc<Bootstrap> {
-    let mut builder = Bootstrap::builder().node(Node { id: "test-node".into(), ..Default::default() });
+    bootstrap_of("test-node", servers)
+}
+
+/// A bootstrap with these servers in order, of a node that [`status_of`] can find.
+pub(crate) fn bootstrap_of(node: &str, servers: &[&Server]) -> Arc<Bootstrap> {
+    let mut builder = Bootstrap::builder().node(Node { id: node.into(), ..Default::default() });
     for server in servers {
         builder = builder.server(ServerConfig::insecure(server.addr().to_string()));
     }
@@ -97,6 +106,66 @@ pub(crate) async fn until_answered_by(client: &mut Client, wanted: &str) {
         }
     };
     tokio::time::timeout(Duration::from_secs(10), moved).await.unwrap_or_else(|_| panic!("{wanted} never answered"));
+}
+
+/// Calls until one fails.
+pub(crate) async fn until_failed(client: &mut Client) -> Status {
+    let failed = async {
+        loop {
+            if let Err(status) = call(client).await {
+                return status;
+            }
+        }
+    };
+    in_time(failed).await
+}
+
+/// Waits until nobody is connected to `server`.
+pub(crate) async fn until_left_alone(server: &Server) {
+    let mut events = server.events();
+    let alone = async {
+        while server.stats().open_connections > 0 {
+            events.next().await.expect("a server that lives");
+        }
+    };
+    in_time(alone).await;
+}
+
+/// What takes this long will never happen; a test that hangs says where.
+#[track_caller]
+pub(crate) fn in_time<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    let caller = std::panic::Location::caller();
+    async move {
+        tokio::time::timeout(Duration::from_secs(10), future)
+            .await
+            .unwrap_or_else(|_| panic!("waited in vain: {caller}"))
+    }
+}
+
+/// The CSDS of this process, asked without a socket.
+pub(crate) async fn fetch_status(request: ClientStatusRequest) -> Result<Vec<ClientConfig>, Status> {
+    let mut csds = ClientStatusDiscoveryServiceClient::new(mainstay::admin::csds());
+    csds.fetch_client_status(request).await.map(|response| response.into_inner().config)
+}
+
+/// What CSDS shows of the channels with this node id.
+pub(crate) async fn status_of(node: &str) -> Vec<ClientConfig> {
+    let mut configs = fetch_status(ClientStatusRequest::default()).await.expect("a status");
+    configs.retain(|config| config.node.as_ref().is_some_and(|found| found.id == node));
+    configs
+}
+
+/// An entry of the node's metadata, which must be a map of texts.
+pub(crate) fn metadata(config: &ClientConfig, entry: &str) -> BTreeMap<String, String> {
+    let metadata = config.node.as_ref().and_then(|node| node.metadata.as_ref()).expect("metadata");
+    let Some(Kind::StructValue(map)) = metadata.fields.get(entry).and_then(|value| value.kind.as_ref()) else {
+        panic!("no map {entry:?} in {metadata:?}");
+    };
+    let text = |value: &Value| match &value.kind {
+        Some(Kind::StringValue(text)) => text.clone(),
+        other => panic!("no text: {other:?}"),
+    };
+    map.fields.iter().map(|(key, value)| (key.clone(), text(value))).collect()
 }
 
 /// A server that notes the `:authority` of every request and answers none of them well.

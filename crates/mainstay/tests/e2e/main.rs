@@ -3,3 +3,10 @@
 mod channel;
 mod channelz;
 mod common;
+mod config;
+mod connections;
+mod csds;
+mod fallback;
+mod logical_dns;
+mod view;
+mod xds_transport;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::Node;
 
 use super::authority::AuthorityId;
+use super::intern::{Intern, Unshared};
 use super::server::{Link, Opening, Server, ServerId};
 use super::timers::TimerKind;
 use super::{Action, ClientSettings, ErrorKind, Event, Output, Report, ResourceError, StreamId, XdsClient};
@@ -18,6 +19,11 @@ use crate::{Choose, Time};
 impl XdsClient {
     /// Takes in what happened outside.
     pub fn handle_event(&mut self, now: Time, choose: &mut dyn Choose, event: Event) {
+        self.handle_event_sharing(now, choose, &mut Unshared, event);
+    }
+
+    /// Takes in what happened outside, and shares parsed resources with other clients.
+    pub fn handle_event_sharing(&mut self, now: Time, choose: &mut dyn Choose, intern: &mut dyn Intern, event: Event) {
         let (Event::Opened(stream) | Event::Sent(stream) | Event::Received(stream, _) | Event::Closed(stream, _)) =
             &event;
         let of_stream = |server: &Server| server.link.stream_id() == Some(*stream);
@@ -28,7 +34,7 @@ impl XdsClient {
         match event {
             Event::Opened(_) => self.on_opened(now, server),
             Event::Sent(_) => self.on_sent(now, server),
-            Event::Received(_, message) => self.on_message(now, server, message),
+            Event::Received(_, message) => self.on_message(now, server, message, intern),
             Event::Closed(_, cause) => match self.take_stream(now, server) {
                 Some(lived) => self.stream_ended(now, choose, server, lived, &cause.to_string()),
                 None => self.attempt_failed(now, choose, server, &cause.to_string()),

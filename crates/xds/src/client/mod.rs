@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::Time;
 use crate::bootstrap::{Bootstrap, ServerConfig};
 use crate::invalid::Invalid;
 use crate::name::{AuthorityKey, ResourceKey};
 use crate::resource::{Resource, ResourceType};
+use crate::{Backoff, Time};
 
 mod authority;
 mod backoff;
@@ -30,6 +30,7 @@ mod drive;
 mod dump;
 mod error;
 mod health;
+mod intern;
 mod notify;
 mod response;
 mod server;
@@ -41,6 +42,7 @@ mod wire;
 mod tests;
 
 pub use dump::{RawValue, ResourceState, ResourceStatus, ServerState, ServerStatus};
+pub use intern::{Intern, Parsed};
 
 use authority::{Authority, AuthorityId};
 use cache::Cache;
@@ -264,6 +266,13 @@ impl Default for ClientSettings {
             backoff_base: Duration::from_secs(1),
             backoff_max: Duration::from_secs(120),
         }
+    }
+}
+
+impl ClientSettings {
+    /// How pauses between attempts grow.
+    fn backoff(&self) -> Backoff {
+        Backoff::new(self.backoff_base, self.backoff_max)
     }
 }
 

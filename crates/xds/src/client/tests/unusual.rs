@@ -3,15 +3,52 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::talk::{Middle, Setup};
+use super::talk::{Middle, Setup, response};
 use crate::Time;
 use crate::client::{
-    CloseCause, ErrorKind, Event, Output, ResourceError, ResourceState, ResourceStatus, ServerState, ServerStatus,
-    StreamId, XdsClient,
+    Action, CloseCause, ErrorKind, Event, Intern, Output, Parsed, ResourceError, ResourceState, ResourceStatus,
+    ServerState, ServerStatus, StreamId, Update, XdsClient,
 };
 use crate::invalid::Invalid;
 use crate::name::ResourceKey;
-use crate::resource::{Resource, ResourceType};
+use crate::resource::{ParseContext, Resource, ResourceType};
+
+#[test]
+fn clients_of_one_process_parse_and_hold_equal_bytes_once() {
+    let mut memory = Memory::default();
+    let mut hold = |name: &str| {
+        let mut talk = Setup::new(&["a"]).start();
+        talk.step("watch LDS shop");
+        talk.step("up a");
+        let event = Event::Received(talk.stream("a", 0), response(&["LDS", "1", "A:", name]));
+        talk.client.handle_event_sharing(talk.now, &mut Middle, &mut memory, event);
+        loop {
+            match talk.client.poll_output() {
+                Output::Do(Action::Notify(_, Update::Changed(Resource::Listener(listener), _))) => {
+                    return (listener, talk.client.dump().remove(0).value.expect("a value").bytes);
+                }
+                Output::Do(_) => {}
+                Output::Wait(_) => panic!("nothing was told"),
+            }
+        }
+    };
+    let (first, second, other) = (hold("shop"), hold("shop"), hold("shop:=x"));
+    assert!(Arc::ptr_eq(&first.0, &second.0));
+    assert_eq!(first.1.as_ptr(), second.1.as_ptr());
+    assert!(!Arc::ptr_eq(&first.0, &other.0));
+    assert_eq!(memory.0.len(), 2, "one parse for each content");
+}
+
+#[test]
+fn what_is_bad_or_not_asked_for_is_not_shared() {
+    let mut memory = Memory::default();
+    let mut talk = Setup::new(&["a"]).start();
+    talk.step("watch LDS shop");
+    talk.step("up a");
+    let event = Event::Received(talk.stream("a", 0), response(&["LDS", "1", "A:", "shop!!", "stranger"]));
+    talk.client.handle_event_sharing(talk.now, &mut Middle, &mut memory, event);
+    assert_eq!(memory.0, []);
+}
 
 #[test]
 fn the_dump_shows_every_state_with_value_and_error_c18() {
@@ -297,4 +334,21 @@ fn a_nack_of_a_hostile_response_is_bounded() {
     let long = format!("{}!!", "x".repeat(100_000));
     let done = talk.step(&format!("a< EDS 1 B: {long}"));
     assert!(done[0].len() < 20_000);
+}
+
+/// Forgets nothing.
+#[derive(Default)]
+struct Memory(Vec<Parsed>);
+
+impl Intern for Memory {
+    fn find(&mut self, resource_type: ResourceType, bytes: &[u8], _: ParseContext<'_>) -> Option<Parsed> {
+        let is_it = |known: &&Parsed| known.resource.resource_type() == resource_type && known.bytes == bytes;
+        self.0.iter().find(is_it).cloned()
+    }
+
+    fn keep(&mut self, resource: Resource, bytes: &[u8], _: ParseContext<'_>) -> Parsed {
+        let parsed = Parsed { resource, bytes: bytes.to_vec().into() };
+        self.0.push(parsed.clone());
+        parsed
+    }
 }

@@ -14,8 +14,6 @@ use tonic::Code;
 
 use crate::common::{Client, in_time};
 
-mod common;
-
 #[test]
 fn a_snapshot_survives_yaml_and_json() {
     let snapshot = everything();

@@ -6,8 +6,6 @@ use tonic::Code;
 
 use crate::common::{Client, channel, in_time};
 
-mod common;
-
 #[tokio::test]
 async fn a_client_walks_from_listener_to_endpoints() {
     // P-93.
