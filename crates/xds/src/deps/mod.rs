@@ -269,6 +269,14 @@ impl DependencyManager {
         self.graph.sweep(&mut self.out);
     }
 
+    /// What the channel uses: the last configuration or error that was published.
+    pub fn in_force(&self) -> Option<Result<&Arc<XdsConfig>, &Arc<ConfigError>>> {
+        match self.in_force.as_ref()? {
+            Ok(()) => self.published.as_ref().map(Ok),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
     /// The next thing to do.
     pub fn poll_output(&mut self) -> Output {
         if std::mem::take(&mut self.stale.any) {
