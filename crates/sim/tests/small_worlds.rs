@@ -1,0 +1,17 @@
+//! Every state of every small world.
+
+use std::sync::Arc;
+
+use mainstay_sim::{Search, small};
+
+#[test]
+fn nothing_goes_wrong_in_any_state_of_a_small_world() {
+    for scenario in small::all() {
+        let name = scenario.name.clone();
+        let begun = std::time::Instant::now();
+        match (Search { max_states: 20000, ..Search::default() }).run(&Arc::new(scenario)) {
+            Ok(visited) => println!("{name}: {visited:?} {:?}", begun.elapsed()),
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+}
