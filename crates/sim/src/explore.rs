@@ -40,7 +40,7 @@ pub struct Visited {
 
 impl Default for Search {
     fn default() -> Self {
-        Self { horizon: Duration::from_secs(40), max_states: 2_000_000, converge_every: 16 }
+        Self { horizon: Duration::from_secs(30), max_states: 2_000_000, converge_every: 64 }
     }
 }
 

@@ -3,7 +3,8 @@
 //! States are full of points in time and of numbers that only ever grow. Two states that differ in nothing but when
 //! they were reached have the same future, so points in time are hashed by their distance from now. A world's clock
 //! starts far from zero: a number that large is a time. What lies in the past matters in few places and only
-//! roughly, so it is hashed roughly.
+//! roughly, so it is hashed roughly. Other 64-bit numbers in the cores are ids and generations, of which only matters
+//! which ones are equal: they are hashed by the order of their first appearance.
 
 use std::hash::Hasher;
 use std::time::Duration;
@@ -15,12 +16,14 @@ pub(crate) struct Fingerprint {
     now: u64,
     low: u64,
     high: u64,
+    /// Ids in order of appearance.
+    ids: Vec<u64>,
 }
 
 impl Fingerprint {
     pub(crate) fn new(now: Time) -> Self {
         let now = u64::try_from(now.since(Time::ZERO).as_nanos()).unwrap_or(u64::MAX);
-        Self { now, low: 0xcbf2_9ce4_8422_2325, high: 0x9e37_79b9_7f4a_7c15 }
+        Self { now, low: 0xcbf2_9ce4_8422_2325, high: 0x9e37_79b9_7f4a_7c15, ids: Vec::new() }
     }
 
     pub(crate) fn value(&self) -> u128 {
@@ -41,6 +44,17 @@ impl Fingerprint {
                 u64::MAX - rough as u64
             }
         }
+    }
+}
+
+impl Fingerprint {
+    /// The place of an id among all that came before it.
+    fn place(&mut self, id: u64) -> u64 {
+        let place = self.ids.iter().position(|known| *known == id).unwrap_or_else(|| {
+            self.ids.push(id);
+            self.ids.len() - 1
+        });
+        place as u64
     }
 }
 
@@ -67,7 +81,7 @@ impl Hasher for Fingerprint {
     }
 
     fn write_u64(&mut self, value: u64) {
-        let value = if value > TIMES_FROM { self.relative(value) } else { value };
+        let value = if value > TIMES_FROM { self.relative(value) } else { self.place(value) };
         self.add(value);
     }
 
@@ -84,4 +98,4 @@ impl Hasher for Fingerprint {
 const TIMES_FROM: u64 = 1 << 61;
 
 /// How roughly the past is looked at.
-const PAST: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(16), Duration::from_secs(60)];
+const PAST: [Duration; 1] = [Duration::from_secs(16)];

@@ -8,6 +8,7 @@ use mainstay_xds::Choose;
 use crate::choose::{Choices, Recorder, Replayed};
 use crate::invariant::Violation;
 use crate::scenario::Scenario;
+use crate::{small, swarm};
 use crate::world::{Event, Stats, World};
 
 /// A world in which something did not hold.
@@ -21,6 +22,24 @@ pub struct Failure {
     pub choices: Choices,
     /// What happened.
     pub transcript: Vec<String>,
+}
+
+/// The scenario of a name: that of a small world, or `swarm-` and a seed.
+pub fn scenario(name: &str) -> Option<Scenario> {
+    match name.strip_prefix("swarm-") {
+        Some(seed) => seed.parse().ok().map(swarm::scenario),
+        None => small::all().into_iter().find(|scenario| scenario.name == name),
+    }
+}
+
+/// Replays a line as [`Failure::line`] makes it.
+///
+/// # Errors
+/// If the line cannot be read, or if something does not hold.
+pub fn replay_line(line: &str) -> Result<(Stats, Vec<String>), Box<dyn std::error::Error>> {
+    let (name, choices) = line.split_once(':').ok_or("expected NAME: CHOICES")?;
+    let scenario = scenario(name.trim()).ok_or_else(|| format!("{:?} is not the name of a world", name.trim()))?;
+    Ok(replay(&Arc::new(scenario), &choices.parse()?)?)
 }
 
 /// Runs a world for so many events, heals it and ends it.
@@ -45,20 +64,33 @@ pub fn replay(scenario: &Arc<Scenario>, choices: &Choices) -> Result<(Stats, Vec
         transcript,
     };
     let mut choose = Recorder::new(Replayed::new(choices));
-    let mut world = World::with_transcript(scenario.clone(), &mut choose).map_err(|v| fail(v, Vec::new()))?;
-    while choose.taken() < choices.0.len() {
-        if let Err(violation) = step(&mut world, &mut choose) {
-            return Err(fail(violation, world.transcript().to_vec()));
-        }
-    }
-    live(world, &mut choose, 0).map_err(|(violation, transcript)| fail(violation, transcript))
+    let world = World::with_transcript(scenario.clone(), &mut choose).map_err(|v| fail(v, Vec::new()))?;
+    follow(world, &mut choose, choices).map_err(|(violation, transcript)| fail(violation, transcript))
 }
 
-fn live(
-    mut world: World,
-    choose: &mut dyn Choose,
-    events: usize,
-) -> Result<(Stats, Vec<String>), (Violation, Vec<String>)> {
+/// The same without a transcript. On failure also tells how many choices it took.
+pub(crate) fn retry(scenario: &Arc<Scenario>, choices: &Choices) -> Result<Stats, (Violation, usize)> {
+    let mut choose = Recorder::new(Replayed::new(choices));
+    let outcome = match World::new(scenario.clone(), &mut choose) {
+        Ok(world) => follow(world, &mut choose, choices),
+        Err(violation) => Err((violation, Vec::new())),
+    };
+    outcome.map(|(stats, _)| stats).map_err(|(violation, _)| (violation, choose.taken().min(choices.0.len())))
+}
+
+/// A finished world, or what did not hold; and what happened.
+type Outcome = Result<(Stats, Vec<String>), (Violation, Vec<String>)>;
+
+fn follow(mut world: World, choose: &mut Recorder<Replayed<'_>>, choices: &Choices) -> Outcome {
+    while choose.taken() < choices.0.len() {
+        if let Err(violation) = step(&mut world, choose) {
+            return Err((violation, world.transcript().to_vec()));
+        }
+    }
+    live(world, choose, 0)
+}
+
+fn live(mut world: World, choose: &mut dyn Choose, events: usize) -> Outcome {
     for _ in 0..events {
         if let Err(violation) = step(&mut world, choose) {
             return Err((violation, world.transcript().to_vec()));

@@ -25,6 +25,8 @@ pub(crate) struct Shell {
     pub(crate) connections: BTreeMap<SubchannelId, Connection>,
     /// Backends that refuse connections.
     pub(crate) down: BTreeSet<SocketAddr>,
+    /// Backends whose connections may still suffer from a time when they did.
+    pub(crate) troubled: BTreeSet<SocketAddr>,
     pub(crate) counters: BTreeMap<(String, String), Arc<Counter>>,
     /// What the tree did that it must not do.
     pub(crate) misuse: Option<String>,
@@ -92,7 +94,7 @@ impl Shell {
     /// What matters of it for the future.
     pub(crate) fn key(&self) -> impl Hash {
         let connections = self.connections.values().map(|c| (c.handle.address, c.state));
-        (connections.collect::<Vec<_>>(), self.down.clone())
+        (connections.collect::<Vec<_>>(), self.down.clone(), self.troubled.clone())
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Each has two servers, `a` before `b`, and few resources in two versions. They differ in what is worth a look.
 
+use std::time::Duration;
+
 use mainstay_xds::resource::ResourceType;
 
 use crate::resources::{Place, Spec};
@@ -9,7 +11,7 @@ use crate::scenario::{Kinds, Limits, Scenario};
 
 /// Every small world.
 pub fn all() -> Vec<Scenario> {
-    vec![
+    let mut scenarios = vec![
         inline(),
         rds(),
         eds(),
@@ -24,7 +26,10 @@ pub fn all() -> Vec<Scenario> {
         reachability(),
         silent(),
         lonely(),
-    ]
+    ];
+    // Long pauses: how often a server was tried in vain makes few different states, as it matters little.
+    scenarios.iter_mut().for_each(|scenario| scenario.client.backoff_base = Duration::from_secs(8));
+    scenarios
 }
 
 /// A Listener with its routes in it, and a cluster that needs nothing.

@@ -50,10 +50,11 @@ pub(crate) fn check(
     if is_failing && connections().any(|connection| connection.state == State::Ready) {
         return wrong("an RPC fails although its cluster has a ready connection");
     }
-    if is_failing && !addresses.iter().any(|address| shell.down.contains(address)) && grain == Grain::Coarse {
-        return wrong("an RPC fails although every backend works");
+    let calm = !addresses.iter().any(|address| shell.troubled.contains(address));
+    if is_failing && calm {
+        return wrong("an RPC fails although no backend ever failed");
     }
-    if grain == Grain::Coarse && shell.down.is_empty() && connections().all(|c| c.state == State::Ready) {
+    if grain == Grain::Coarse && calm && connections().all(|connection| connection.state == State::Ready) {
         return wrong("an RPC is not sent although every backend is connected");
     }
     Ok(())

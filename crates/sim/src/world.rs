@@ -16,7 +16,7 @@ use mainstay_xds::resource::ResourceType;
 use mainstay_xds::{Choose, Time};
 use prost::Message;
 
-use crate::choose::Narrow;
+use crate::choose::{Choices, Narrow, Replayed};
 use crate::fingerprint::Fingerprint;
 use crate::invariant::{Invariant, Violation};
 use crate::model::{Model, View};
@@ -494,6 +494,7 @@ impl World {
         self.backend_faults_left = self.backend_faults_left.saturating_sub(1);
         self.stats.faults += 1;
         self.shell.down.insert(address);
+        self.shell.troubled.insert(address);
         let mut lost = Vec::new();
         for (id, connection) in &mut self.shell.connections {
             if connection.handle.address == address && connection.state == State::Ready {
@@ -524,14 +525,14 @@ impl World {
     }
 
     /// Checks what RPCs would see right now.
-    fn check_traffic(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
+    fn check_traffic(&mut self, choose: &mut dyn Choose, grain: Grain) -> Result<(), Violation> {
         self.shell.lend();
         let headers = http::HeaderMap::new();
         for path in [path_of(0), path_of(1)] {
             self.stats.rpcs += 1;
             let decision = self.snapshot.decide(Rpc { path, headers: &headers }, choose);
             self.stats.rpcs_sent += u64::from(matches!(decision, Decision::Send(_)));
-            crate::traffic::check(path, &decision, self.core.config(), &self.shell, self.scenario.grain)?;
+            crate::traffic::check(path, &decision, self.core.config(), &self.shell, grain)?;
         }
         let counted: u32 = self.shell.counters.values().map(|counter| counter.in_flight()).sum();
         let in_flight = self.rpcs.iter().flatten().count();
@@ -648,7 +649,7 @@ impl World {
         let dump = self.core.client().dump();
         let view = View { now: self.now, dump: &dump, config: self.core.config() };
         self.model.check(&view)?;
-        self.check_traffic(choose)
+        self.check_traffic(choose, self.scenario.grain)
     }
 
     // --- The end ---
@@ -678,7 +679,9 @@ impl World {
         Err(Invariant::Convergence.broken(format!("no rest after {MAX_CONVERGENCE_STEPS} events; next: {left:?}")))
     }
 
-    fn check_converged(&self) -> Result<(), Violation> {
+    fn check_converged(&mut self) -> Result<(), Violation> {
+        self.shell.troubled.clear();
+        self.check_traffic(&mut Narrow { source: Replayed::new(&Choices::default()), limit: 0 }, Grain::Coarse)?;
         let truths: Vec<_> = self.planes.iter().map(|plane| plane.truth.clone()).collect();
         self.model.check_converged(&truths)
     }

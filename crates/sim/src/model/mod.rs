@@ -234,6 +234,9 @@ impl Model {
 
     fn authority_of(&self, key: &ResourceKey) -> Option<(&AuthorityKey, &Authority)> {
         let federation = self.rules.bootstrap.guards.federation;
+        if !federation || !key.name.starts_with("xdstp:") {
+            return self.authorities.get_key_value(&AuthorityKey::TopLevel); // Most are, and parsing costs.
+        }
         let (_, authority) = ResourceKey::parse(key.resource_type, &key.name, federation).ok()?;
         self.authorities.get_key_value(&authority)
     }
