@@ -47,7 +47,7 @@ impl Flags {
             return Err(Failure::usage(format!("{hostname:?} cannot be a host name: it goes into a header"))
                 .tip("use ASCII letters, digits and hyphens"));
         }
-        Ok(Settings { listen: listen::resolve(&self.listen)?, id: self.id, hostname })
+        Ok(Settings { listen: listen::resolve("--listen", &self.listen)?, id: self.id, hostname })
     }
 }
 

@@ -1,7 +1,8 @@
 //! From the name of a target to something that can be called.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
+use mainstay::{BuildError, Channel, ChannelBuilder, bootstrap::Bootstrap};
 use mainstay_testservice::proto::test_service_client::TestServiceClient;
 use tonic::transport::Endpoint;
 
@@ -13,7 +14,7 @@ pub(crate) enum Target {
     /// An xDS name, resolved through the control plane of the bootstrap.
     Xds(String),
     /// One server, called through tonic's own channel: the thing to compare with.
-    Plain(Endpoint, String),
+    Plain(Box<Endpoint>, String),
 }
 
 impl FromStr for Target {
@@ -26,7 +27,7 @@ impl FromStr for Target {
         }
         match text.strip_prefix("http://").map(|_| Endpoint::from_shared(text.to_owned())) {
             Some(Ok(endpoint)) if endpoint.uri().host().is_some_and(|host| !host.is_empty()) => {
-                Ok(Self::Plain(endpoint, text.to_owned()))
+                Ok(Self::Plain(Box::new(endpoint), text.to_owned()))
             }
             _ => Err(EXPECTED.to_owned()),
         }
@@ -41,16 +42,42 @@ impl fmt::Display for Target {
     }
 }
 
+/// How to call it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    /// Let calls wait for a connection instead of failing while there is none.
+    pub(crate) wait_for_ready: bool,
+    /// The bootstrap to use in place of the one that the environment names.
+    pub(crate) bootstrap: Option<Arc<Bootstrap>>,
+}
+
 /// A channel to `target`. Nothing is sent before the first call.
-pub(crate) fn connect(target: &Target, wait_for_ready: bool) -> Result<Box<dyn Caller>, Failure> {
+pub(crate) fn connect(target: &Target, options: &Options) -> Result<Box<dyn Caller>, Failure> {
     match target {
-        Target::Plain(_, text) if wait_for_ready => Err(Failure::usage(format!(
+        Target::Plain(_, text) if options.wait_for_ready => Err(Failure::usage(format!(
             "--wait-for-ready cannot be had for {text}: tonic's own channel has no such mode"
         ))
         .tip("drop the flag, or call an xds: target")),
         Target::Plain(endpoint, _) => Ok(Box::new(TestServiceClient::new(endpoint.connect_lazy()))),
-        Target::Xds(text) => Err(Failure::failed(format!("{text}: this build has no xDS channel"))),
+        Target::Xds(text) => Ok(Box::new(TestServiceClient::new(xds_channel(text, options)?))),
     }
+}
+
+/// A channel of ours.
+pub(crate) fn xds_channel(target: &str, options: &Options) -> Result<Channel, Failure> {
+    let mut builder = Channel::builder(target).wait_for_ready(options.wait_for_ready);
+    if let Some(bootstrap) = &options.bootstrap {
+        builder = builder.bootstrap(Arc::clone(bootstrap));
+    }
+    build(builder)
+}
+
+/// Makes a channel of ours, or says why it cannot be made.
+pub(crate) fn build(builder: ChannelBuilder) -> Result<Channel, Failure> {
+    builder.build().map_err(|error| match error {
+        BuildError::Target(_) => Failure::usage(error.to_string()),
+        _ => Failure::failed(error.to_string()),
+    })
 }
 
 const EXPECTED: &str = "expected an xDS name such as xds:///greeter, or one server such as http://127.0.0.1:50051";
@@ -79,6 +106,7 @@ mod tests {
     #[test]
     fn a_plain_target_cannot_wait_for_ready() {
         let target = "http://127.0.0.1:1".parse().unwrap();
-        assert!(connect(&target, true).is_err());
+        let options = Options { wait_for_ready: true, ..Options::default() };
+        assert!(connect(&target, &options).is_err());
     }
 }

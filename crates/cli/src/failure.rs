@@ -19,6 +19,7 @@ enum Kind {
     Failed,
     Usage,
     Calls,
+    Partial,
     /// Whoever read our output has left. That is how `| head` ends, not an error.
     BrokenPipe,
 }
@@ -37,6 +38,11 @@ impl Failure {
     /// It ran, but RPCs failed that should not have.
     pub(crate) fn calls(what: impl Into<String>) -> Self {
         Self { kind: Kind::Calls, ..Self::failed(what) }
+    }
+
+    /// It ran, but only a part of the configuration can be used.
+    pub(crate) fn partial(what: impl Into<String>) -> Self {
+        Self { kind: Kind::Partial, ..Self::failed(what) }
     }
 
     /// The output could not be written.
@@ -61,6 +67,7 @@ impl Failure {
             Kind::Failed => ExitCode::from(1),
             Kind::Usage => ExitCode::from(USAGE),
             Kind::Calls => ExitCode::from(3),
+            Kind::Partial => ExitCode::from(4),
         }
     }
 }

@@ -7,8 +7,8 @@ use std::{
 
 use crate::failure::Failure;
 
-/// Resolves a `HOST:PORT` flag.
-pub(crate) fn resolve(text: &str) -> Result<SocketAddr, Failure> {
+/// Resolves the `HOST:PORT` of a flag.
+pub(crate) fn resolve(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
     let what = match text.to_socket_addrs() {
         Ok(mut addresses) => match addresses.next() {
             Some(address) => return Ok(address),
@@ -16,7 +16,7 @@ pub(crate) fn resolve(text: &str) -> Result<SocketAddr, Failure> {
         },
         Err(error) => error.to_string(),
     };
-    Err(Failure::usage(format!("--listen {text}: {what}"))
+    Err(Failure::usage(format!("{flag} {text}: {what}"))
         .tip("give HOST:PORT, such as 127.0.0.1:50051; port 0 lets the system choose"))
 }
 

@@ -2,15 +2,18 @@
 //!
 //! One module per command. Each has `Flags`, as typed, and `Settings`, as resolved; `run` takes only the latter.
 
+mod admin;
 mod backend;
 mod call;
 mod cli;
 mod connect;
 mod demo;
 mod failure;
+mod get;
 mod listen;
 mod load;
 mod output;
+mod serve;
 mod signals;
 mod span;
 mod tally;

@@ -43,9 +43,9 @@ pub enum Event {
         connection: ConnectionId,
     },
     /// A request was read.
-    Request(Request),
+    Request(SeenRequest),
     /// A response was handed to the transport.
-    ResponseSent(Response),
+    ResponseSent(SentResponse),
     /// An ADS stream ended.
     StreamClosed {
         /// Which one.
@@ -57,7 +57,7 @@ pub enum Event {
 
 impl Event {
     /// The request, if this is one.
-    pub fn as_request(&self) -> Option<&Request> {
+    pub fn as_request(&self) -> Option<&SeenRequest> {
         match self {
             Self::Request(request) => Some(request),
             _ => None,
@@ -65,7 +65,7 @@ impl Event {
     }
 
     /// The response, if this is one.
-    pub fn as_response(&self) -> Option<&Response> {
+    pub fn as_response(&self) -> Option<&SentResponse> {
         match self {
             Self::ResponseSent(response) => Some(response),
             _ => None,
@@ -75,7 +75,7 @@ impl Event {
 
 /// A request as it was read from the wire.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
+pub struct SeenRequest {
     /// The stream on which it came.
     pub stream: StreamId,
     /// The node, if this message carried it.
@@ -96,7 +96,7 @@ pub struct Request {
 
 /// A response as it was sent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Response {
+pub struct SentResponse {
     /// The stream on which it went.
     pub stream: StreamId,
     /// What it answers.
@@ -135,18 +135,19 @@ impl Events {
     }
 
     /// Skips events until a request of this type comes, and returns it.
-    pub async fn request(&mut self, type_url: TypeUrl) -> Option<Request> {
+    pub async fn request(&mut self, type_url: TypeUrl) -> Option<SeenRequest> {
         self.wait_for(|event| event.as_request().filter(|request| request.type_url == type_url).cloned()).await
     }
 
     /// Skips events until a request of this type comes that accepts or rejects a response.
-    pub async fn answer(&mut self, type_url: TypeUrl) -> Option<Request> {
-        let is_answer = |r: &&Request| r.type_url == type_url && matches!(r.kind, RequestKind::Ack | RequestKind::Nack);
+    pub async fn answer(&mut self, type_url: TypeUrl) -> Option<SeenRequest> {
+        let is_answer =
+            |r: &&SeenRequest| r.type_url == type_url && matches!(r.kind, RequestKind::Ack | RequestKind::Nack);
         self.wait_for(|event| event.as_request().filter(is_answer).cloned()).await
     }
 
     /// Skips events until a response of this type is sent, and returns it.
-    pub async fn response(&mut self, type_url: TypeUrl) -> Option<Response> {
+    pub async fn response(&mut self, type_url: TypeUrl) -> Option<SentResponse> {
         self.wait_for(|event| event.as_response().filter(|response| response.type_url == type_url).cloned()).await
     }
 }

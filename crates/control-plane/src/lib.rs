@@ -25,11 +25,14 @@
 //! # }
 //! ```
 //!
+//! Resources can come from [`files`], too, with hot reload.
+//!
 //! The server speaks the state-of-the-world variant. The protocol is a plain value without I/O, so the incremental
 //! one can stand beside it.
 
 mod event;
 mod faults;
+pub mod files;
 pub mod resources;
 mod server;
 mod snapshot;
@@ -38,8 +41,9 @@ mod store;
 mod type_url;
 mod view;
 
-pub use crate::event::{ConnectionId, Event, Events, Request, Response, Stats, StreamId};
+pub use crate::event::{ConnectionId, Event, Events, SeenRequest, SentResponse, Stats, StreamId};
 pub use crate::faults::{Corruption, Faults};
+pub use crate::files::{DirectoryWatch, ExportError, LoadError, LoadErrors, Reload, load_directory};
 pub use crate::server::Server;
 pub use crate::snapshot::{Body, Resource, Snapshot, SnapshotBuilder};
 pub use crate::sotw::RequestKind;

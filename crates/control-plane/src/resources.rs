@@ -28,7 +28,7 @@ use envoy_types::pb::envoy::config::core::v3::address::Address as AddressKind;
 use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
 use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
 use envoy_types::pb::envoy::config::core::v3::{
-    Address, AggregatedConfigSource, ApiVersion, ConfigSource, HealthStatus, Locality, SocketAddress,
+    Address, AggregatedConfigSource, ApiVersion, ConfigSource, HealthStatus, Locality, SelfConfigSource, SocketAddress,
 };
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::locality_lb_endpoints::LbConfig;
@@ -216,7 +216,7 @@ pub fn locality<A: ToString>(
 
 /// One locality whose endpoints come from an LEDS list collection (A95).
 pub fn leds_locality(sub_zone: impl Into<String>, collection: impl Into<String>) -> LocalityLbEndpoints {
-    let leds = LedsClusterLocalityConfig { leds_config: Some(ads()), leds_collection_name: collection.into() };
+    let leds = LedsClusterLocalityConfig { leds_config: Some(self_source()), leds_collection_name: collection.into() };
     LocalityLbEndpoints { lb_config: Some(LbConfig::LedsClusterLocalityConfig(leds)), ..locality::<&str>(sub_zone, []) }
 }
 
@@ -258,6 +258,11 @@ pub fn ads() -> ConfigSource {
         config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource {})),
         ..ConfigSource::default()
     }
+}
+
+/// "From the server that this came from": what A95 demands where EDS names a collection.
+pub fn self_source() -> ConfigSource {
+    ConfigSource { config_source_specifier: Some(ConfigSourceSpecifier::Self_(SelfConfigSource::default())), ..ads() }
 }
 
 fn http_connection_manager(routes: Routes) -> HttpConnectionManager {

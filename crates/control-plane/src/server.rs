@@ -129,11 +129,11 @@ impl Server {
         let Some(mut running) = lock(&self.shared.running).take() else { return };
         running.stop_accepting().await;
         let generation = running.generation;
-        self.shared.life.send_modify(|life| life.drained = generation);
+        self.shared.life.send_modify(|life| life.drain(generation));
         let ended = running.ended();
         tokio::pin!(ended);
         if tokio::time::timeout(GRACE, &mut ended).await.is_err() {
-            self.shared.life.send_modify(|life| life.cut = generation);
+            self.shared.life.send_modify(|life| life.cut(generation));
             ended.await;
         }
         self.shared.journal.record(Event::Stopped);
@@ -183,7 +183,7 @@ impl Drop for Server {
             if let Some(acceptor) = &running.acceptor {
                 acceptor.abort();
             }
-            self.shared.life.send_modify(|life| life.cut = running.generation);
+            self.shared.life.send_modify(|life| life.cut(running.generation));
         }
     }
 }
@@ -213,7 +213,7 @@ impl Shared {
     async fn kill(&self) -> Option<Running> {
         let mut running = lock(&self.running).take()?;
         running.stop_accepting().await;
-        self.life.send_modify(|life| life.cut = running.generation);
+        self.life.send_modify(|life| life.cut(running.generation));
         self.journal.record(Event::Stopped);
         Some(running)
     }
@@ -228,6 +228,14 @@ struct Life {
 }
 
 impl Life {
+    fn drain(&mut self, generation: u64) {
+        self.drained = self.drained.max(generation);
+    }
+
+    fn cut(&mut self, generation: u64) {
+        self.cut = self.cut.max(generation);
+    }
+
     fn is_cut(&self, generation: u64) -> bool {
         self.cut >= generation
     }

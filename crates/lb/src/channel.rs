@@ -118,10 +118,20 @@ impl<S: Subchannel> ChannelCore<S> {
         }
     }
 
+    /// See [`Tree::with_warm_switching`].
+    #[must_use]
+    pub fn with_warm_switching(mut self, bound: Option<Duration>) -> Self {
+        self.tree = self.tree.with_warm_switching(bound);
+        self
+    }
+
     /// Takes in what happened. Several inputs may be taken in before one [`ChannelCore::settle`].
     pub fn handle<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, input: Input) {
         match input {
-            Input::Xds(event) => self.client.handle_event(cx.now, cx.choose, event),
+            Input::Xds(event) => match cx.host.interner() {
+                Some(intern) => self.client.handle_event_sharing(cx.now, cx.choose, intern, event),
+                None => self.client.handle_event(cx.now, cx.choose, event),
+            },
             Input::Dns(name, answer) => self.deps.handle_dns(cx.now, cx.choose, &name, answer),
             Input::Connectivity(id, state) => {
                 self.with_tree(cx, |tree, cx| tree.handle_connectivity(cx, id, state));
@@ -135,16 +145,19 @@ impl<S: Subchannel> ChannelCore<S> {
     }
 
     /// Carries news from the client through the dependency manager to the tree until all are quiet.
-    pub fn settle<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
+    /// Says whether another configuration is in force now.
+    pub fn settle<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        let mut changed = false;
         loop {
             // Only the newest configuration matters: what came in between was never in force.
             let mut config = None;
             while self.carry_from_client(cx.now) | self.carry_from_deps(cx.now, &mut config) {}
             if let Some(config) = config {
+                changed = true;
                 self.with_tree(cx, |tree, cx| tree.update(cx, config));
             }
             if !std::mem::take(&mut self.reresolve) {
-                return;
+                return changed;
             }
             self.deps.request_reresolution(cx.now);
         }
@@ -178,14 +191,14 @@ impl<S: Subchannel> ChannelCore<S> {
         while self.carry_from_client(cx.now) | self.carry_from_deps(cx.now, &mut None) {}
     }
 
-    /// The configuration in force, or the error in its place; `None` before the first.
-    pub fn config(&self) -> Option<Result<&Arc<deps::XdsConfig>, &Arc<deps::ConfigError>>> {
-        self.deps.in_force()
-    }
-
     /// The client, for status views.
     pub fn client(&self) -> &XdsClient {
         &self.client
+    }
+
+    /// The configuration in force, the error in its place, or nothing yet.
+    pub fn config(&self) -> Option<Result<&Arc<deps::XdsConfig>, &Arc<deps::ConfigError>>> {
+        self.deps.in_force()
     }
 
     /// Drains the client; says whether anything happened.

@@ -52,6 +52,8 @@ pub(crate) struct Weighted<S> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClusterPicker<S> {
     pub(crate) name: Arc<str>,
+    /// With the name, what the counter belongs to: it tells counters apart, which are all equal.
+    pub(crate) eds_service: Arc<str>,
     pub(crate) note: Arc<str>,
     pub(crate) drops: Arc<[DropCategory]>,
     pub(crate) max_requests: u32,
@@ -133,7 +135,6 @@ impl<S: Subchannel> InTurn<S> {
 }
 
 impl<S: Subchannel> Weighted<S> {
-    /// `None` if there is nothing to choose from.
     pub(crate) fn new(pickers: impl IntoIterator<Item = (u32, Picker<S>)>) -> Self {
         let mut sum = 0;
         let add = |(weight, picker)| {

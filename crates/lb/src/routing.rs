@@ -13,7 +13,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName};
 use mainstay_xds::Choose;
 use mainstay_xds::resource::matcher::{HeaderMatcher, PathMatcher};
-use mainstay_xds::resource::route::{ClusterTarget, Route, RouteAction, VirtualHost};
+use mainstay_xds::resource::route::{ClusterTarget, Route, RouteAction, VirtualHost, WeightedCluster};
 
 use crate::snapshot::Rpc;
 
@@ -51,9 +51,18 @@ enum Target {
 }
 
 /// Paths or prefixes in order. Those that are prefixes of one another are linked.
+///
+/// Paths of one system start alike, so the part that all have in common is compared once, and the
+/// eight bytes after it as a number; the rest only where those are equal.
 #[derive(Clone, Debug, Default)]
 struct PathIndex {
     any_case: bool,
+    /// Keys of at most one byte: with these among the others there is nothing in common.
+    short: Box<[PathKey]>,
+    /// How many bytes all of `keys` have in common.
+    common: usize,
+    /// The eight bytes after those, of each of `keys`.
+    words: Box<[u64]>,
     keys: Box<[PathKey]>,
 }
 
@@ -70,7 +79,7 @@ struct PathKey {
 impl RouteTable {
     pub(crate) fn new(virtual_host: Arc<VirtualHost>) -> Self {
         let routes = &virtual_host.routes;
-        let clusters: BTreeSet<Arc<str>> = routes.iter().flat_map(cluster_names).map(Arc::from).collect();
+        let clusters: BTreeSet<Arc<str>> = virtual_host.clusters().map(Arc::from).collect();
         let clusters: Box<[Arc<str>]> = clusters.into_iter().collect();
         let compiled = routes.iter().map(|route| Compiled::new(route, &clusters)).collect();
         let index = |exact: bool, any_case: bool| PathIndex::new(routes, exact, any_case);
@@ -94,6 +103,11 @@ impl RouteTable {
     /// Every cluster that a route names, in order.
     pub(crate) fn clusters(&self) -> &[Arc<str>] {
         &self.clusters
+    }
+
+    /// Whether a route names this cluster.
+    pub(crate) fn names(&self, cluster: &str) -> bool {
+        self.clusters.binary_search_by(|name| (**name).cmp(cluster)).is_ok()
     }
 
     /// The first route that matches, and where it leads: a place in [`RouteTable::clusters`].
@@ -175,7 +189,7 @@ impl Compiled {
                 ClusterTarget::Cluster(name) => Target::Cluster(place(name)),
                 ClusterTarget::Weighted(choices) => {
                     let mut sum = 0;
-                    let choice = |choice: &mainstay_xds::resource::route::WeightedCluster| {
+                    let choice = |choice: &WeightedCluster| {
                         sum += u64::from(choice.weight);
                         (sum, place(&choice.name))
                     };
@@ -224,8 +238,13 @@ impl PathIndex {
                 same_path.push(at);
             }
         }
-        let mut keys: Vec<PathKey> = Vec::with_capacity(by_text.len());
+        let (mut short, mut keys): (Vec<PathKey>, Vec<PathKey>) = (Vec::new(), Vec::with_capacity(by_text.len()));
         for (text, routes) in by_text {
+            let routes = routes.into();
+            if text.len() <= 1 {
+                short.push(PathKey { text, parent: None, routes });
+                continue;
+            }
             // In this order, what `text` starts with is the key before it or one of that key's parents.
             let mut parent = keys.len().checked_sub(1).map(|last| last as u32);
             while let Some(at) = parent
@@ -233,30 +252,53 @@ impl PathIndex {
             {
                 parent = keys[at as usize].parent;
             }
-            keys.push(PathKey { text, parent, routes: routes.into() });
+            keys.push(PathKey { text, parent, routes });
         }
-        Self { any_case, keys: keys.into() }
+        let common = match (keys.first(), keys.last()) {
+            (Some(first), Some(last)) => first.text.bytes().zip(last.text.bytes()).take_while(|(a, b)| a == b).count(),
+            _ => 0,
+        };
+        let words = keys.iter().map(|key| word(&key.text.as_bytes()[common..], false)).collect();
+        Self { any_case, short: short.into(), common, words, keys: keys.into() }
     }
 
     /// The key that is the whole path.
     fn equal(&self, path: &str) -> Option<&PathKey> {
-        let at = self.keys.binary_search_by(|key| self.compare(&key.text, path)).ok()?;
-        self.keys.get(at)
+        let last = self.last_not_after(path).and_then(|at| self.keys.get(at));
+        let mut candidates = last.into_iter().chain(&*self.short);
+        candidates.find(|key| key.text.len() == path.len() && self.starts_with(path, &key.text))
     }
 
-    /// The keys that `path` starts with, longest first.
+    /// The keys that `path` starts with.
     ///
     /// Each of them is the last key that is not after `path`, or one of its parents: whatever stands
     /// between a prefix and the path in order starts with that prefix, too.
     fn prefixes(&self, path: &str) -> impl Iterator<Item = &PathKey> {
-        let after = self.keys.partition_point(|key| self.compare(&key.text, path) != Ordering::Greater);
-        let mut at = after.checked_sub(1);
-        std::iter::from_fn(move || {
+        let mut at = self.last_not_after(path);
+        let chain = std::iter::from_fn(move || {
             let key = self.keys.get(at?)?;
             at = key.parent.map(|parent| parent as usize);
             Some(key)
-        })
-        .filter(move |key| self.starts_with(path, &key.text))
+        });
+        chain.chain(&*self.short).filter(move |key| self.starts_with(path, &key.text))
+    }
+
+    /// The place of the last key that is not after `path`; `None` also if no key can match it.
+    fn last_not_after(&self, path: &str) -> Option<usize> {
+        let first = self.keys.first()?;
+        let (start, rest) = path.as_bytes().split_at_checked(self.common)?;
+        if !same(start, &first.text.as_bytes()[..self.common], self.any_case) {
+            return None;
+        }
+        let word = word(rest, self.any_case);
+        let from = self.words.partition_point(|key| *key < word);
+        if self.words.get(from) != Some(&word) {
+            return from.checked_sub(1); // Mostly: the number decides.
+        }
+        let to = from + self.words[from..].partition_point(|key| *key == word);
+        let is_after = |key: &PathKey| self.compare(&key.text, path) == Ordering::Greater;
+        let after = from + self.keys[from..to].partition_point(|key| !is_after(key));
+        after.checked_sub(1)
     }
 
     fn compare(&self, key: &str, path: &str) -> Ordering {
@@ -264,22 +306,23 @@ impl PathIndex {
     }
 
     fn starts_with(&self, path: &str, key: &str) -> bool {
-        let start = path.as_bytes().get(..key.len());
-        start.is_some_and(|start| {
-            if self.any_case { start.eq_ignore_ascii_case(key.as_bytes()) } else { start == key.as_bytes() }
-        })
+        path.as_bytes().get(..key.len()).is_some_and(|start| same(start, key.as_bytes(), self.any_case))
     }
 }
 
-fn cluster_names(route: &Route) -> impl Iterator<Item = &str> {
-    let (one, many): (Option<&str>, &[_]) = match &route.action {
-        RouteAction::Forward(forward) => match &forward.target {
-            ClusterTarget::Cluster(name) => (Some(name), &[]),
-            ClusterTarget::Weighted(choices) => (None, choices),
-        },
-        RouteAction::NonForwarding | RouteAction::Unsupported(_) => (None, &[]),
-    };
-    one.into_iter().chain(many.iter().map(|choice| choice.name.as_str()))
+fn same(a: &[u8], b: &[u8], any_case: bool) -> bool {
+    if any_case { a.eq_ignore_ascii_case(b) } else { a == b }
+}
+
+/// The first eight bytes as a number that orders like the text; what is missing counts as zero.
+fn word(text: &[u8], any_case: bool) -> u64 {
+    let mut bytes = [0; 8];
+    let len = text.len().min(8);
+    bytes[..len].copy_from_slice(&text[..len]);
+    if any_case {
+        bytes.make_ascii_lowercase();
+    }
+    u64::from_be_bytes(bytes)
 }
 
 /// The name as requests have it; `None` if routes cannot see such a header (L-34).
@@ -309,3 +352,6 @@ fn visible_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a
 const HIDDEN: [&str; 3] = ["host", "te", "user-agent"];
 
 const MILLION: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests;

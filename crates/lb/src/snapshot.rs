@@ -83,7 +83,7 @@ pub struct SendTo<'a, S: Subchannel> {
     /// The connection.
     pub subchannel: &'a S,
     /// The cluster that was chosen.
-    pub cluster: &'a str,
+    pub cluster: &'a Arc<str>,
     /// Time limit of the route; none if absent (L-40).
     pub limit: Option<Duration>,
     /// `:authority` to use instead of the channel's (L-89).
@@ -97,7 +97,9 @@ pub struct SendTo<'a, S: Subchannel> {
 pub struct Failure {
     /// gRPC status code: UNAVAILABLE (14) or INTERNAL (13).
     pub code: u8,
-    /// Which cluster, which priority, and why.
+    /// Whether no RPC of the channel can be sent, because there is no usable configuration.
+    pub no_config: bool,
+    /// Which resource or which cluster, which priority, and why.
     pub message: String,
 }
 
@@ -117,7 +119,7 @@ impl<S: Subchannel> Snapshot<S> {
     pub fn decide_again<'a>(&'a self, rpc: Rpc<'_>, chosen: &mut Chosen, choose: &mut dyn Choose) -> Decision<'a, S> {
         let works = match &self.content {
             Content::Works(works) => works,
-            Content::Nothing => return Decision::Wait(Failure::unavailable("waiting for the configuration".into())),
+            Content::Nothing => return Decision::Wait(Failure::no_config("waiting for the configuration".into())),
             Content::Broken(failure) => return Decision::Fail(failure.clone()),
         };
         if let Some(route) = chosen.route.as_deref()
@@ -172,11 +174,16 @@ impl<S: Subchannel> Works<S> {
 impl Failure {
     /// With code UNAVAILABLE.
     pub fn unavailable(message: String) -> Self {
-        Self { code: 14, message }
+        Self { code: 14, no_config: false, message }
+    }
+
+    /// With code UNAVAILABLE, for want of a usable configuration (L-29).
+    pub(crate) fn no_config(message: String) -> Self {
+        Self { code: 14, no_config: true, message }
     }
 
     fn internal(message: String) -> Self {
-        Self { code: 13, message }
+        Self { code: 13, no_config: false, message }
     }
 }
 

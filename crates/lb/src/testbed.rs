@@ -125,6 +125,10 @@ impl World {
         self.host.live[&port].1.ready.store(false, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_ready(&self, port: u16) -> bool {
+        self.host.live.get(&port).is_some_and(|(_, handle)| handle.is_ready())
+    }
+
     /// Lets time pass, stopping at each deadline.
     pub(crate) fn advance(&mut self, span: Duration) {
         let end = self.now + span;
@@ -338,9 +342,21 @@ fn cluster(name: &str, kind: ClusterKind, children: ClusterChildren) -> ClusterC
 }
 
 /// Another LB policy.
-pub(crate) fn with_policy(mut config: ClusterConfig, lb_policy: LbPolicy) -> ClusterConfig {
-    Arc::make_mut(&mut config.cluster).lb_policy = lb_policy;
+pub(crate) fn with_policy(config: ClusterConfig, lb_policy: LbPolicy) -> ClusterConfig {
+    edit_cluster(config, |cluster| cluster.lb_policy = lb_policy)
+}
+
+/// Another CDS resource.
+pub(crate) fn edit_cluster(mut config: ClusterConfig, edit: impl FnOnce(&mut Cluster)) -> ClusterConfig {
+    edit(Arc::make_mut(&mut config.cluster));
     config
+}
+
+/// Other endpoints in a locality of the first priority.
+pub(crate) fn edit_locality(endpoints: &mut Endpoints, place: usize, edit: impl FnOnce(&mut [Endpoint])) {
+    if let EndpointSource::Inline(collection) = &mut endpoints.priorities[0].localities[place].source {
+        edit(&mut Arc::make_mut(collection).endpoints);
+    }
 }
 
 /// Other endpoints than the text can say.

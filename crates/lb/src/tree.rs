@@ -1,5 +1,6 @@
 //! The tree of policies and what it needs from outside.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::Hash;
@@ -7,7 +8,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_xds::deps::{ClusterChildren, ConfigError, XdsConfig};
+use mainstay_xds::client::Intern;
+use mainstay_xds::deps::{ClusterChildren, ClusterResult, ConfigError, XdsConfig};
+use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
@@ -18,6 +21,9 @@ use crate::pool::{Handles, Pool};
 use crate::routing::RouteTable;
 use crate::snapshot::{Content, Failure, Snapshot, Works};
 use crate::timers::{Owner, Timers};
+use crate::tree::warm::Warming;
+
+mod warm;
 
 /// A handle of a connection to one address, as pickers carry it.
 pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
@@ -73,6 +79,11 @@ pub trait Host {
     /// The counter of RPCs in flight to `cluster` with EDS service name `eds_service`, empty if
     /// there is none. The same for every channel of the process (L-86).
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter>;
+
+    /// Where channels share parsed resources, if they do.
+    fn interner(&mut self) -> Option<&mut dyn Intern> {
+        None
+    }
 }
 
 /// What every call into the tree brings along.
@@ -90,8 +101,8 @@ pub struct Context<'a, H: Host> {
 pub struct Tree<S: Subchannel> {
     config: Config,
     /// By number; a number is never used twice.
-    clusters: BTreeMap<u32, Node<S>>,
-    numbers: BTreeMap<Arc<str>, u32>,
+    clusters: BTreeMap<u32, Node>,
+    pickers: BTreeMap<Arc<str>, Numbered<S>>,
     last_cluster: u32,
     last_policy: u64,
     pool: Pool,
@@ -101,6 +112,9 @@ pub struct Tree<S: Subchannel> {
     touched: BTreeSet<u32>,
     /// Whether anything but pickers changed since the last snapshot.
     changed: bool,
+    /// What RPCs still go by, if that is not the configuration.
+    warming: Option<Warming>,
+    warm_bound: Option<Duration>,
 }
 
 /// What RPCs are routed by.
@@ -111,10 +125,20 @@ enum Config {
     Works { config: Arc<XdsConfig>, routes: Arc<RouteTable> },
 }
 
+/// The clusters of a configuration.
+type Clusters = BTreeMap<Arc<str>, ClusterResult>;
+
 /// A cluster that RPCs may be routed to, or that is subscribed to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Node<S> {
+struct Node {
+    name: Arc<str>,
     cds: Cds,
+}
+
+/// The number of a cluster, and its picker as of the last snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Numbered<S> {
+    number: u32,
     picker: Arc<Picker<S>>,
 }
 
@@ -124,7 +148,7 @@ impl<S: Subchannel> Tree<S> {
         Self {
             config: Config::Nothing,
             clusters: BTreeMap::new(),
-            numbers: BTreeMap::new(),
+            pickers: BTreeMap::new(),
             last_cluster: 0,
             last_policy: 0,
             pool: Pool::default(),
@@ -132,6 +156,8 @@ impl<S: Subchannel> Tree<S> {
             handles: Handles::new(),
             touched: BTreeSet::new(),
             changed: false,
+            warming: None,
+            warm_bound: Some(warm::BOUND),
         }
     }
 
@@ -143,7 +169,7 @@ impl<S: Subchannel> Tree<S> {
     ) {
         match config {
             Ok(config) => self.put_in_force(cx, config),
-            Err(error) => self.break_off(cx, Failure::unavailable(error.to_string())),
+            Err(error) => self.break_off(cx, Failure::no_config(error.to_string())),
         }
     }
 
@@ -157,6 +183,7 @@ impl<S: Subchannel> Tree<S> {
         for owner in self.pool.set_state(id, state) {
             self.dispatch(cx, Event { owner, what: What::Connectivity(id) });
         }
+        self.switch_if_warm(cx);
         self.pool.flush(cx.host, &mut self.handles);
     }
 
@@ -165,21 +192,24 @@ impl<S: Subchannel> Tree<S> {
         while let Some(timer) = self.timers.pop_due(cx.now) {
             self.dispatch(cx, Event { owner: timer.owner, what: What::Timer(timer.kind) });
         }
+        self.switch_if_warm(cx);
         self.pool.flush(cx.host, &mut self.handles);
     }
 
     /// When [`Tree::handle_timeout`] is due.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.timers.next_deadline()
+        let warm = self.warming.as_ref().and_then(|warming| warming.until);
+        self.timers.next_deadline().into_iter().chain(warm).min()
     }
 
     /// The newest snapshot, if it changed since the last call.
     pub fn poll_snapshot(&mut self) -> Option<Arc<Snapshot<S>>> {
         for number in std::mem::take(&mut self.touched) {
-            let Some(node) = self.clusters.get_mut(&number) else { continue };
+            let Some(node) = self.clusters.get(&number) else { continue };
+            let Some(published) = self.pickers.get_mut(&node.name) else { continue };
             let picker = node.cds.picker(&self.pool, &self.handles);
-            if *node.picker != picker {
-                node.picker = Arc::new(picker);
+            if *published.picker != picker {
+                published.picker = Arc::new(picker);
                 self.changed = true;
             }
         }
@@ -192,38 +222,58 @@ impl<S: Subchannel> Tree<S> {
     }
 
     fn put_in_force<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, config: Arc<XdsConfig>) {
-        let routes = match &self.config {
+        let current = match &self.config {
             Config::Works { config: current, .. } if *current == config => return,
             Config::Works { config: current, routes } if current.virtual_host == config.virtual_host => {
                 self.changed |= default_limit(current) != default_limit(&config);
-                Arc::clone(routes)
+                Some((current, routes))
             }
-            Config::Works { .. } | Config::Broken(_) | Config::Nothing => {
+            Config::Works { .. } | Config::Broken(_) | Config::Nothing => None,
+        };
+        let concerned = current.and_then(|(current, _)| changed_clusters(&current.clusters, &config.clusters));
+        let routes = match current {
+            Some((_, routes)) => Arc::clone(routes),
+            None => {
                 self.changed = true;
                 Arc::new(RouteTable::new(Arc::clone(&config.virtual_host)))
             }
         };
-        let wanted = clusters(&config, &routes);
-        for name in &wanted {
-            let cds = CdsConfig::of(name, &config);
-            match self.numbers.get(name) {
-                Some(number) => self.update_cluster(cx, *number, cds),
-                None => self.add_cluster(cx, name, cds),
+        let concerned = match concerned {
+            Some(mut changed) => {
+                let aggregates = self.clusters.values().filter(|node| node.cds.is_aggregate());
+                changed.extend(aggregates.map(|node| Arc::clone(&node.name)));
+                changed
+            }
+            None => {
+                let known = self.pickers.keys().chain(config.clusters.keys());
+                known.chain(routes.clusters()).cloned().collect()
+            }
+        };
+        let before = self.to_keep();
+        let below = below_aggregates(&config);
+        for name in concerned {
+            let wanted = is_wanted(&name, &config, &routes, &below);
+            match self.pickers.get(&name).map(|numbered| numbered.number) {
+                Some(number) if wanted => self.update_cluster(cx, number, CdsConfig::of(&name, &config)),
+                None if wanted => self.add_cluster(cx, &name, CdsConfig::of(&name, &config)),
+                Some(_) if before.as_ref().is_some_and(|before| before.routes.names(&name)) => {} // Still in use.
+                Some(_) => self.remove_cluster(cx, &name),
+                None => {}
             }
         }
-        let gone: Vec<Arc<str>> = self.numbers.keys().filter(|name| !wanted.contains(*name)).cloned().collect();
-        for name in gone {
-            self.remove_cluster(cx, &name);
-        }
         self.config = Config::Works { config, routes };
+        if let Some(before) = before {
+            self.keep(cx, before);
+        }
         self.pool.flush(cx.host, &mut self.handles);
     }
 
     /// Lets go of everything; RPCs fail from now on.
     fn break_off<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, failure: Failure) {
-        for name in self.numbers.keys().cloned().collect::<Vec<_>>() {
+        for name in self.pickers.keys().cloned().collect::<Vec<_>>() {
             self.remove_cluster(cx, &name);
         }
+        self.warming = None;
         let config = Config::Broken(failure);
         self.changed |= self.config != config;
         self.config = config;
@@ -235,14 +285,14 @@ impl<S: Subchannel> Tree<S> {
         let number = self.last_cluster;
         let cds = self.with_cx(cx, number, |cx, _| Cds::new(cx, config));
         let picker = Arc::new(Picker::Wait(String::new())); // Replaced before anyone sees it.
-        self.clusters.insert(number, Node { cds, picker });
-        self.numbers.insert(Arc::clone(name), number);
+        self.clusters.insert(number, Node { name: Arc::clone(name), cds });
+        self.pickers.insert(Arc::clone(name), Numbered { number, picker });
         self.touched.insert(number);
         self.changed = true;
     }
 
     fn update_cluster<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, number: u32, config: CdsConfig) {
-        let update = |cx: &mut Cx<'_>, clusters: &mut BTreeMap<u32, Node<S>>| {
+        let update = |cx: &mut Cx<'_>, clusters: &mut BTreeMap<u32, Node>| {
             clusters.get_mut(&number).is_some_and(|node| node.cds.update(cx, config))
         };
         if self.with_cx(cx, number, update) {
@@ -251,7 +301,7 @@ impl<S: Subchannel> Tree<S> {
     }
 
     fn remove_cluster<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, name: &str) {
-        if let Some(number) = self.numbers.remove(name)
+        if let Some(Numbered { number, .. }) = self.pickers.remove(name)
             && let Some(mut node) = self.clusters.remove(&number)
         {
             self.with_cx(cx, number, |cx, _| node.cds.shut_down(cx));
@@ -261,7 +311,7 @@ impl<S: Subchannel> Tree<S> {
 
     fn dispatch<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, event: Event) {
         let Owner { cluster, .. } = event.owner;
-        let handle = |cx: &mut Cx<'_>, clusters: &mut BTreeMap<u32, Node<S>>| {
+        let handle = |cx: &mut Cx<'_>, clusters: &mut BTreeMap<u32, Node>| {
             clusters.get_mut(&cluster).is_some_and(|node| node.cds.handle(cx, &event))
         };
         if self.with_cx(cx, cluster, handle) {
@@ -274,7 +324,7 @@ impl<S: Subchannel> Tree<S> {
         &mut self,
         cx: &mut Context<'_, H>,
         cluster: u32,
-        work: impl FnOnce(&mut Cx<'_>, &mut BTreeMap<u32, Node<S>>) -> T,
+        work: impl FnOnce(&mut Cx<'_>, &mut BTreeMap<u32, Node>) -> T,
     ) -> T {
         let host = &mut *cx.host;
         let mut policy_cx = Cx {
@@ -291,22 +341,22 @@ impl<S: Subchannel> Tree<S> {
     }
 
     fn content(&self) -> Content<S> {
-        let (config, routes) = match &self.config {
-            Config::Nothing => return Content::Nothing,
-            Config::Broken(failure) => return Content::Broken(failure.clone()),
-            Config::Works { config, routes } => (config, routes),
+        let (routes, default_limit) = match (&self.config, &self.warming) {
+            (Config::Nothing, _) => return Content::Nothing,
+            (Config::Broken(failure), _) => return Content::Broken(failure.clone()),
+            (Config::Works { .. }, Some(before)) => (&before.routes, before.default_limit),
+            (Config::Works { config, routes }, None) => (routes, default_limit(config)),
         };
-        // Both lists are in order, and every cluster that a route names has a node.
+        // Both lists are in order, and every cluster that a route names has a picker.
         let (mut pickers, mut others) = (Vec::with_capacity(routes.clusters().len()), Vec::new());
-        for (name, number) in &self.numbers {
-            let Some(node) = self.clusters.get(number) else { continue };
+        for (name, Numbered { picker, .. }) in &self.pickers {
             if routes.clusters().get(pickers.len()) == Some(name) {
-                pickers.push(Arc::clone(&node.picker));
+                pickers.push(Arc::clone(picker));
             } else {
-                others.push((Arc::clone(name), Arc::clone(&node.picker)));
+                others.push((Arc::clone(name), Arc::clone(picker)));
             }
         }
-        Content::Works(Works { routes: Arc::clone(routes), default_limit: default_limit(config), pickers, others })
+        Content::Works(Works { routes: Arc::clone(routes), default_limit, pickers, others })
     }
 }
 
@@ -322,18 +372,48 @@ impl<H: Host> fmt::Debug for Context<'_, H> {
     }
 }
 
-/// The clusters that stand on their own: those that routes name, and those that are there for no
-/// other reason than a subscription. Leaves of aggregates live inside these.
-fn clusters(config: &XdsConfig, routes: &RouteTable) -> BTreeSet<Arc<str>> {
-    let aggregates = config.clusters.values().filter_map(|entry| entry.as_ref().ok());
-    let leaves: BTreeSet<&Arc<str>> = aggregates
-        .flat_map(|cluster| match &cluster.children {
-            ClusterChildren::Aggregate(leaves) => leaves.as_slice(),
-            ClusterChildren::Endpoints(_) => &[],
-        })
-        .collect();
-    let subscribed = config.clusters.keys().filter(|name| !leaves.contains(name));
-    routes.clusters().iter().chain(subscribed).cloned().collect()
+/// The clusters that differ; `None` if aggregates do, so that others may have to come or go.
+fn changed_clusters(old: &Clusters, new: &Clusters) -> Option<BTreeSet<Arc<str>>> {
+    let is_aggregate = |entry: &ClusterResult| {
+        entry.as_ref().is_ok_and(|cluster| matches!(cluster.cluster.kind, ClusterKind::Aggregate { .. }))
+    };
+    let mut changed = BTreeSet::new();
+    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return Some(changed),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((old, _)), Some((new, _))) if old == new => Ordering::Equal, // Mostly the same pointer.
+            (Some((old, _)), Some((new, _))) => old.cmp(new),
+        };
+        let old = if order == Ordering::Greater { None } else { old.next() };
+        let new = if order == Ordering::Less { None } else { new.next() };
+        if old.map(|(_, entry)| entry) != new.map(|(_, entry)| entry) {
+            if [old, new].into_iter().flatten().any(|(_, entry)| is_aggregate(entry)) {
+                return None;
+            }
+            changed.extend(old.or(new).map(|(name, _)| Arc::clone(name)));
+        }
+    }
+}
+
+/// What lives inside an aggregate.
+fn below_aggregates(config: &XdsConfig) -> BTreeSet<&str> {
+    let mut below = BTreeSet::new();
+    for cluster in config.clusters.values().filter_map(|entry| entry.as_ref().ok()) {
+        if let ClusterChildren::Aggregate(_) = cluster.children
+            && let ClusterKind::Aggregate { clusters } = &cluster.cluster.kind
+        {
+            below.extend(clusters.iter().map(String::as_str));
+        }
+    }
+    below
+}
+
+/// Whether a route names the cluster, or it is there for no other reason than a subscription.
+fn is_wanted(name: &str, config: &XdsConfig, routes: &RouteTable, below: &BTreeSet<&str>) -> bool {
+    routes.names(name) || (config.clusters.contains_key(name) && !below.contains(name))
 }
 
 fn default_limit(config: &XdsConfig) -> Option<Duration> {

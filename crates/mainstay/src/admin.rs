@@ -71,8 +71,8 @@ async fn respond(request: &ClientStatusRequest) -> Result<ClientStatusResponse, 
         return Err(Status::invalid_argument("node_matchers are not supported: leave the field empty"));
     }
     let mut config = Vec::new();
-    for hub in Hub::all() {
-        if let Some(status) = hub.status().await {
+    for inspector in Hub::all() {
+        if let Some(status) = inspector.status().await {
             config.push(client_config(&status, !request.exclude_resource_contents));
         }
     }

@@ -107,7 +107,7 @@ struct StreamTask {
 
 impl StreamTask {
     async fn run(&self, connect_timeout: Duration, queue: mpsc::UnboundedReceiver<Bytes>) -> CloseCause {
-        let connection = connection_to(&self.server);
+        let connection = connection_to(self.peer());
         let connect = connection.established.get_or_try_init(|| self.connect());
         let established = match tokio::time::timeout(connect_timeout, connect).await {
             Ok(Ok(established)) => established,
@@ -245,20 +245,45 @@ impl StreamTask {
     fn uri(&self) -> &str {
         &self.server.server_uri
     }
+
+    fn peer(&self) -> Peer {
+        Peer {
+            runtime: tokio::runtime::Handle::current().id(),
+            server: self.server.clone(),
+            keep_alive: self.limits.keep_alive,
+            dns: Arc::as_ptr(&self.dns).addr(),
+        }
+    }
 }
 
-/// The process's connection to `server`: the live one, or a new one that is made by whoever needs it first.
-fn connection_to(server: &Arc<ServerConfig>) -> Arc<Connection> {
-    static CONNECTIONS: LazyLock<Mutex<HashMap<Arc<ServerConfig>, Weak<Connection>>>> = LazyLock::new(Mutex::default);
-    let mut connections = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
-    connections.retain(|_, connection| connection.strong_count() > 0);
-    if let Some(connection) = connections.get(server).and_then(Weak::upgrade)
-        && connection.established.get().is_none_or(Established::is_usable)
-    {
+/// What streams must agree on to share a connection. A connection is carried by a task, so it belongs to a runtime.
+#[derive(PartialEq, Eq, Hash)]
+struct Peer {
+    runtime: tokio::runtime::Id,
+    server: Arc<ServerConfig>,
+    keep_alive: KeepAlive,
+    /// Another resolver may find another host under the same name. It lives at least as long as the connection.
+    dns: usize,
+}
+
+/// The process's connection to `peer`: a live one with room for a stream, or a new one that is made by whoever needs
+/// it first.
+fn connection_to(peer: Peer) -> Arc<Connection> {
+    static CONNECTIONS: LazyLock<Mutex<HashMap<Peer, Vec<Weak<Connection>>>>> = LazyLock::new(Mutex::default);
+    let mut all = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|_, connections| {
+        connections.retain(|connection| connection.strong_count() > 0);
+        !connections.is_empty()
+    });
+    let connections = all.entry(peer).or_default();
+    // Each stream holds its connection once.
+    let with_room = connections.iter().filter(|connection| connection.strong_count() < STREAMS_PER_CONNECTION);
+    let is_usable = |found: &Arc<Connection>| found.established.get().is_none_or(Established::is_usable);
+    if let Some(connection) = with_room.filter_map(Weak::upgrade).find(is_usable) {
         return connection;
     }
     let connection = Arc::new(Connection::default());
-    connections.insert(server.clone(), Arc::downgrade(&connection));
+    connections.push(Arc::downgrade(&connection));
     connection
 }
 
@@ -401,5 +426,8 @@ impl Decoder for BytesCodec {
 }
 
 const ADS_METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+
+/// What any server should allow (RFC 9113, section 6.5.2). A stream beyond its limit would wait without a word.
+const STREAMS_PER_CONNECTION: usize = 100;
 
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HeaderValue, USER_AGENT};
-use http::uri::{Authority, PathAndQuery};
+use http::uri::Authority;
 use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{Chosen, Decision, Failure, InFlight, Rpc};
 use tokio::time::Instant;
@@ -15,39 +15,47 @@ use tonic::{Code, Status};
 
 use crate::body::ResponseBody;
 use crate::channel::WaitForReady;
-use crate::deadline::{self, GRPC_TIMEOUT};
+use crate::deadline;
 use crate::failure;
 use crate::hub::Hub;
 use crate::random::Random;
+use crate::request::{Request, RequestBody};
 
 /// Carries one RPC to the headers of its response; the body does the rest.
 pub(crate) async fn run(
     hub: Arc<Hub>,
     wait_for_ready: bool,
-    mut request: http::Request<Body>,
+    request: http::Request<Body>,
 ) -> Result<http::Response<ResponseBody>, Status> {
-    let call = Call {
-        start: Instant::now(),
-        timeout: deadline::requested(request.headers()),
+    let timeout = deadline::requested(request.headers());
+    let mut call = Call {
+        start: timeout.map(|_| Instant::now()),
+        timeout,
         wait_for_ready: request.extensions().get::<WaitForReady>().map_or(wait_for_ready, |wait| wait.0),
         hub: &hub,
     };
-    // A request that never left comes back and is decided anew, for instance after a GOAWAY.
+    let mut request = Request::new(request);
+    let mut refused = false;
     loop {
-        let rpc = Rpc { path: request.uri().path(), headers: request.headers() };
-        let way = call.choose(rpc).await?;
+        let way = call.choose(Rpc { path: request.path(), headers: request.headers() }).await?;
         let (address, deadline) = (way.address, way.deadline);
-        match call.send(way, request).await? {
+        match call.send(way, &mut request).await? {
             Sent::Answered(response, in_flight) => {
+                request.commit();
                 return Ok(response.map(|incoming| ResponseBody::new(incoming, address, deadline, in_flight)));
             }
-            Sent::Returned(unsent) => request = *unsent,
+            // It never left, or never reached the application, as it met a GOAWAY: it is decided anew. An RPC
+            // that left is sent again only once (A6).
+            Sent::Returned => {}
+            Sent::Refused(_) if !refused => refused = true,
+            Sent::Refused(error) => return Err(failure::transport(error, address)),
         }
     }
 }
 
 struct Call<'a> {
-    start: Instant,
+    /// When it began. Most RPCs have no deadline and never look at the clock.
+    start: Option<Instant>,
     /// What the caller asked for.
     timeout: Option<Duration>,
     wait_for_ready: bool,
@@ -56,18 +64,20 @@ struct Call<'a> {
 
 /// Where an RPC goes, taken out of the snapshot.
 struct Way {
-    sender: SendRequest<Body>,
+    sender: SendRequest<RequestBody>,
     authority: Option<Authority>,
     deadline: Option<Instant>,
     in_flight: Option<InFlight>,
-    cluster: String,
+    cluster: Arc<str>,
     address: SocketAddr,
 }
 
 enum Sent {
     Answered(http::Response<Incoming>, Option<InFlight>),
     /// The connection was closed before the request left.
-    Returned(Box<http::Request<Body>>),
+    Returned,
+    /// The endpoint said that it did not process the request.
+    Refused(hyper::Error),
 }
 
 enum Step {
@@ -77,11 +87,18 @@ enum Step {
 
 impl Call<'_> {
     /// Decides from the newest snapshot; waits for the next one where it must.
-    async fn choose(&self, rpc: Rpc<'_>) -> Result<Way, Status> {
+    async fn choose(&mut self, rpc: Rpc<'_>) -> Result<Way, Status> {
         let mut chosen = Chosen::default();
-        if let Step::Go(way) = self.decide(rpc, &mut chosen)? {
-            return Ok(way);
+        match self.decide(rpc, &mut chosen) {
+            Ok(Step::Go(way)) => return Ok(way),
+            Ok(Step::Wait(_)) => {}
+            Err(failure) => {
+                // A caller that tries again and again must leave time for the connections to be made.
+                tokio::task::coop::consume_budget().await;
+                return Err(failure);
+            }
         }
+        self.start();
         // Listen first, then look again: a snapshot that came in between is not missed.
         let mut published = self.hub.shared.published.subscribe();
         loop {
@@ -95,14 +112,14 @@ impl Call<'_> {
                 None => drop(next.await),
                 Some(at) => {
                     if tokio::time::timeout_at(at, next).await.is_err() {
-                        return Err(self.expired(&format!("before it could be sent: {}", reason.message)));
+                        return Err(self.expired(&format!("before it could be sent: {}", self.explain(&reason))));
                     }
                 }
             }
         }
     }
 
-    fn decide(&self, rpc: Rpc<'_>, chosen: &mut Chosen) -> Result<Step, Status> {
+    fn decide(&mut self, rpc: Rpc<'_>, chosen: &mut Chosen) -> Result<Step, Status> {
         let snapshot = self.hub.shared.snapshot.load();
         match snapshot.decide_again(rpc, chosen, &mut Random) {
             Decision::Send(to) => {
@@ -117,7 +134,7 @@ impl Call<'_> {
                     sender,
                     authority: to.authority.and_then(|authority| Authority::try_from(authority).ok()),
                     deadline: self.deadline(to.limit),
-                    cluster: to.cluster.to_owned(),
+                    cluster: Arc::clone(to.cluster),
                     address: to.subchannel.address(),
                     in_flight: to.in_flight,
                 }))
@@ -128,61 +145,66 @@ impl Call<'_> {
         }
     }
 
-    async fn send(&self, way: Way, mut request: http::Request<Body>) -> Result<Sent, Status> {
+    async fn send(&self, way: Way, request: &mut Request) -> Result<Sent, Status> {
         let Way { mut sender, authority, deadline, in_flight, cluster, address } = way;
-        self.address(&mut request, authority);
-        let Some(deadline) = deadline else {
-            return sent(sender.try_send_request(request).await, address, in_flight);
-        };
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
             return Err(self.expired("before it could be sent"));
         }
-        request.headers_mut().insert(GRPC_TIMEOUT, deadline::header_value(left));
-        match tokio::time::timeout_at(deadline, sender.try_send_request(request)).await {
+        let authority = authority.unwrap_or_else(|| self.hub.authority.clone());
+        let Some(attempt) = request.attempt(self.hub.scheme.clone(), authority, left.map(deadline::header_value))
+        else {
+            return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
+        };
+        let answer = sender.try_send_request(attempt);
+        let Some(deadline) = deadline else { return sent(answer.await, address, in_flight) };
+        match tokio::time::timeout_at(deadline, answer).await {
             Ok(outcome) => sent(outcome, address, in_flight),
             Err(_) => Err(self.expired(&format!("while {address} of cluster {cluster:?} had not answered"))),
         }
     }
 
-    /// Completes the URI with scheme and `:authority`.
-    fn address(&self, request: &mut http::Request<Body>, authority: Option<Authority>) {
-        let mut parts = http::uri::Parts::default();
-        parts.scheme = Some(self.hub.scheme.clone());
-        parts.authority = Some(authority.unwrap_or_else(|| self.hub.authority.clone()));
-        parts.path_and_query =
-            Some(request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/")));
-        *request.uri_mut() = http::Uri::from_parts(parts).expect("scheme, authority and path make a URI");
-        request.headers_mut().entry(USER_AGENT).or_insert(AGENT);
+    /// The earlier of what the caller and the route allow (L-40).
+    fn deadline(&mut self, limit: Option<Duration>) -> Option<Instant> {
+        let timeout = self.timeout;
+        let mut at = |timeout: Option<Duration>| timeout.and_then(|timeout| deadline::after(self.start(), timeout));
+        deadline::earlier(at(timeout), at(limit))
     }
 
-    /// The earlier of what the caller and the route allow (L-40).
-    fn deadline(&self, limit: Option<Duration>) -> Option<Instant> {
-        let at = |timeout: Option<Duration>| timeout.and_then(|timeout| deadline::after(self.start, timeout));
-        deadline::earlier(at(self.timeout), at(limit))
+    fn start(&mut self) -> Instant {
+        *self.start.get_or_insert_with(Instant::now)
     }
 
     fn expired(&self, when: &str) -> Status {
         Status::deadline_exceeded(format!("RPC to {} ran out of time {when}", self.hub.target()))
     }
 
+    /// What an RPC waited for, and where that stands.
+    fn explain(&self, reason: &Failure) -> String {
+        match self.hub.shared.progress.load().as_deref().filter(|_| reason.no_config) {
+            Some(progress) => format!("{}; {progress}", reason.message),
+            None => reason.message.clone(),
+        }
+    }
+
     fn failed(&self, reason: &Failure) -> Status {
-        Status::new(Code::from(i32::from(reason.code)), format!("{}: {}", self.hub.target(), reason.message))
+        let context = if reason.no_config { "no usable configuration for" } else { "RPC to" };
+        let text = format!("{context} {}: {}", self.hub.target(), reason.message);
+        Status::new(Code::from(i32::from(reason.code)), text)
     }
 }
 
 fn sent(
-    outcome: Result<http::Response<Incoming>, hyper::client::conn::TrySendError<http::Request<Body>>>,
+    outcome: Result<http::Response<Incoming>, TrySendError<http::Request<RequestBody>>>,
     address: SocketAddr,
     in_flight: Option<InFlight>,
 ) -> Result<Sent, Status> {
     match outcome {
         Ok(response) => Ok(Sent::Answered(response, in_flight)),
-        Err(mut error) => match error.take_message() {
-            Some(unsent) => Ok(Sent::Returned(Box::new(unsent))),
-            None => Err(failure::transport(error.into_error(), address)),
+        Err(error) if error.message().is_some() => Ok(Sent::Returned),
+        Err(error) => match error.into_error() {
+            error if failure::is_refusal(&error) => Ok(Sent::Refused(error)),
+            error => Err(failure::transport(error, address)),
         },
     }
 }
-
-const AGENT: HeaderValue = HeaderValue::from_static(concat!("mainstay/", env!("CARGO_PKG_VERSION")));

@@ -18,12 +18,13 @@ use tower_service::Service;
 use crate::ads::AdsLimits;
 use crate::body::ResponseBody;
 use crate::call;
+use crate::config::{ConfigView, Configs};
+use crate::connection::ConnectSettings;
 use crate::credentials::{Credentials, CredentialsError};
 use crate::dns::{ResolveHost, SystemDns};
 use crate::events::Events;
 use crate::http2::KeepAlive;
 use crate::hub::{Hub, Plan};
-use crate::subchannel::ConnectSettings;
 
 /// A channel to the service that an `xds:` target names.
 ///
@@ -59,6 +60,7 @@ pub struct ChannelBuilder {
     client: ClientSettings,
     deps: DepsSettings,
     connect: ConnectSettings,
+    warm_switching: Option<Duration>,
     ads: AdsLimits,
 }
 
@@ -105,7 +107,8 @@ impl Channel {
             dns: None,
             client: ClientSettings::default(),
             deps: DepsSettings::default(),
-            connect: ConnectSettings { timeout: Duration::from_secs(20), backoff: Backoff::default() },
+            connect: ConnectSettings { timeout: Duration::from_secs(20), backoff: Backoff::default(), enabled: true },
+            warm_switching: Some(Duration::from_secs(5)),
             ads: AdsLimits {
                 max_response_size: 256 << 20,
                 keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
@@ -122,6 +125,16 @@ impl Channel {
     /// The first caller also hears what has happened since the channel was made.
     pub fn events(&self) -> Events {
         self.hub.shared.events.listen()
+    }
+
+    /// What the channel has been told so far, and by whom. `None` if its runtime has ended.
+    pub async fn config(&self) -> Option<ConfigView> {
+        self.hub.inspector.status().await.map(ConfigView::from)
+    }
+
+    /// What the channel has been told, now and whenever it changes.
+    pub fn configs(&self) -> Configs {
+        Configs::new(&self.hub)
     }
 }
 
@@ -179,6 +192,19 @@ impl ChannelBuilder {
         self
     }
 
+    /// Never connects to an endpoint: for tools that look at [`Channel::config`] only. RPCs wait for their deadlines.
+    pub fn without_endpoints(mut self) -> Self {
+        self.connect.enabled = false;
+        self
+    }
+
+    /// How long new routes may wait until the clusters that they bring in are connected, while RPCs go by the routes
+    /// before; 5 s by default. `None` lets them take effect at once, and RPCs wait for the connections.
+    pub fn warm_switching(mut self, bound: Option<Duration>) -> Self {
+        self.warm_switching = bound;
+        self
+    }
+
     /// How long one attempt to connect to an endpoint may take; 20 s by default.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect.timeout = timeout;
@@ -193,10 +219,24 @@ impl ChannelBuilder {
         self
     }
 
-    /// First and longest pause between attempts to connect, to endpoints and to xDS servers; 1 s and
-    /// 120 s by default.
+    /// Least time between two good lookups of one DNS name, however many connections fail meanwhile; 30 s by default.
+    pub fn min_dns_interval(mut self, interval: Duration) -> Self {
+        self.deps.min_resolution_interval = interval;
+        self
+    }
+
+    /// Look up the names of LOGICAL_DNS clusters again this long after each answer. Off by default: they are looked up
+    /// again when connections fail.
+    pub fn dns_refresh(mut self, interval: Duration) -> Self {
+        self.deps.resolution_refresh = Some(interval);
+        self
+    }
+
+    /// First and longest pause between attempts to connect, to endpoints and to xDS servers, and between lookups that
+    /// fail; 1 s and 120 s by default.
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
         self.connect.backoff = Backoff::new(base, max);
+        self.deps.resolution_backoff = Backoff::new(base, max);
         self.client.backoff_base = base;
         self.client.backoff_max = max;
         self
@@ -248,6 +288,7 @@ impl ChannelBuilder {
             client: self.client,
             deps: self.deps,
             connect: self.connect,
+            warm_switching: self.warm_switching,
             ads: self.ads,
         };
         Ok(Channel { hub: Hub::of(plan, &runtime)?, wait_for_ready: self.wait_for_ready })

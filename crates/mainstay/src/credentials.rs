@@ -95,8 +95,14 @@ pub(crate) async fn for_xds_server(creds: &ChannelCreds, host: &str) -> Result<O
 }
 
 async fn read_tls(files: &TlsConfig) -> Result<ClientConfig, CredentialsError> {
+    if let Some(path) = &files.spiffe_trust_bundle_map_file {
+        // Falling back to other roots would trust whom the operator did not name.
+        return Err(CredentialsError::File(path.clone(), "SPIFFE trust bundle maps are not supported yet".to_owned()));
+    }
     let roots = match &files.ca_certificate_file {
-        None => system_roots()?,
+        None => tokio::task::spawn_blocking(system_roots)
+            .await
+            .map_err(|error| CredentialsError::SystemRoots(error.to_string()))??,
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(path).await? {

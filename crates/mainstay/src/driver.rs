@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
+use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Input, Snapshot, SubchannelId};
 use mainstay_xds::Time;
-use mainstay_xds::client::Report;
+use mainstay_xds::client::{Event, Report};
 use mainstay_xds::deps::DnsName;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -24,6 +24,7 @@ pub(crate) struct Driver {
     pub(crate) lookups: BTreeMap<DnsName, Task>,
     pub(crate) inputs: mpsc::Receiver<Input>,
     pub(crate) input_sender: mpsc::Sender<Input>,
+    pub(crate) connection_news: mpsc::UnboundedReceiver<(SubchannelId, Connectivity)>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) queries: mpsc::UnboundedReceiver<Query>,
     pub(crate) plan: Plan,
@@ -48,20 +49,18 @@ impl Driver {
                     None => std::future::pending().await,
                 }
             };
+            // Not biased: a flood of news must not hold up deadlines, questions or the end.
             tokio::select! {
-                biased;
                 _ = &mut closed => break,
-                Some(input) = self.inputs.recv() => {
-                    self.handle(input);
-                    for _ in 1..BATCH {
-                        match self.inputs.try_recv() {
-                            Ok(input) => self.handle(input),
-                            Err(_) => break,
-                        }
-                    }
-                }
+                Some(input) = self.inputs.recv() => self.handle(input),
+                Some((id, state)) = self.connection_news.recv() => self.handle(Input::Connectivity(id, state)),
                 Some(query) = self.queries.recv() => self.answer(query),
                 () = due => self.handle(Input::Timeout),
+            }
+            for _ in 1..BATCH {
+                if !self.handle_more() {
+                    break;
+                }
             }
             self.settle();
         }
@@ -72,14 +71,28 @@ impl Driver {
     }
 
     fn handle(&mut self, input: Input) {
+        match &input {
+            Input::Xds(Event::Closed(stream, _)) => self.streams.close(*stream),
+            Input::Dns(name, _) => drop(self.lookups.remove(name)),
+            _ => {}
+        }
         let now = self.now();
         self.core.handle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels }, input);
+    }
+
+    /// Takes in what is there already, from each side in turn. Whether there was anything.
+    fn handle_more(&mut self) -> bool {
+        let (input, news) = (self.inputs.try_recv().ok(), self.connection_news.try_recv().ok());
+        let any = input.is_some() || news.is_some();
+        let news = news.map(|(id, state)| Input::Connectivity(id, state));
+        input.into_iter().chain(news).for_each(|input| self.handle(input));
+        any
     }
 
     /// Lets the core come to rest and does everything it asks for.
     fn settle(&mut self) {
         let now = self.now();
-        self.core.settle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
+        let mut changed = self.core.settle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::OpenStream { stream, server, connect_timeout } => {
@@ -92,7 +105,11 @@ impl Driver {
                     self.lookups.remove(&name);
                 }
                 Action::Report(report) => {
+                    changed = true;
                     log(&self.plan.target.canonical, &report);
+                    if let Some(progress) = progress(&report) {
+                        self.shared.progress.store(Some(Arc::new(progress)));
+                    }
                     self.shared.events.send(report);
                 }
                 Action::Publish(snapshot) => {
@@ -100,6 +117,9 @@ impl Driver {
                     self.shared.published.send_modify(|count| *count = count.wrapping_add(1));
                 }
             }
+        }
+        if changed {
+            self.shared.changed.send_modify(|count| *count = count.wrapping_add(1));
         }
     }
 
@@ -121,6 +141,8 @@ impl Driver {
                 let _ = answer.send(HubStatus {
                     target: self.plan.target.canonical.clone(),
                     node: client.node(),
+                    listener: self.plan.target.listener.clone(),
+                    config: self.core.config().map(|config| config.cloned().map_err(Arc::clone)),
                     resources: client.dump(),
                     servers: client.server_states(),
                     now: self.now(),
@@ -132,6 +154,17 @@ impl Driver {
     fn now(&self) -> Time {
         Time::from_start(self.start.elapsed())
     }
+}
+
+/// Where the way to a configuration stands, if this report tells.
+fn progress(report: &Report) -> Option<String> {
+    Some(match report {
+        Report::Connecting(server) => format!("connecting to {}", server.server_uri),
+        Report::Connected(server) => format!("{} has not answered yet", server.server_uri),
+        Report::Answered(server) => format!("{} has not sent everything yet", server.server_uri),
+        Report::Unreachable(server, cause, _) => format!("{} cannot be reached: {cause}", server.server_uri),
+        _ => return None,
+    })
 }
 
 /// Levels mean something: what needs a person is `warn`, what explains a change is `info`, the rest is `debug`.

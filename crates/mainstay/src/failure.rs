@@ -15,6 +15,20 @@ pub(crate) fn transport(error: hyper::Error, address: SocketAddr) -> Status {
     Status::new(code, format!("connection to {address}: {cause}"))
 }
 
+/// Whether the endpoint said that it did not process the request: it went away in peace, or refused the stream.
+pub(crate) fn is_refusal(error: &hyper::Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        if let Some(h2) = cause.downcast_ref::<h2::Error>() {
+            let went_away = h2.is_go_away() && h2.reason() == Some(h2::Reason::NO_ERROR);
+            let refused = h2.is_reset() && h2.reason() == Some(h2::Reason::REFUSED_STREAM);
+            return h2.is_remote() && (went_away || refused);
+        }
+        source = cause.source();
+    }
+    false
+}
+
 /// An error with all its causes, each once.
 pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body::Body;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
-use tonic::body::Body;
+use tonic::Status;
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
@@ -32,25 +34,30 @@ pub(crate) struct Tls {
 }
 
 /// HTTP/2 keepalive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct KeepAlive {
     pub(crate) interval: Duration,
     pub(crate) timeout: Duration,
 }
 
 /// An established connection: requests go through `sender`, `driver` must be polled.
-pub(crate) struct Established {
-    pub(crate) sender: http2::SendRequest<Body>,
-    pub(crate) driver: Driver,
+pub(crate) struct Established<B: Outgoing> {
+    pub(crate) sender: http2::SendRequest<B>,
+    pub(crate) driver: Driver<B>,
 }
 
+/// The body of requests on a connection.
+pub(crate) trait Outgoing: Body<Data = Bytes, Error = Status> + Send + Unpin + 'static {}
+
+impl<T: Body<Data = Bytes, Error = Status> + Send + Unpin + 'static> Outgoing for T {}
+
 /// Moves the bytes of a connection; ends when the connection takes no more requests.
-pub(crate) type Driver = http2::Connection<Io, Body, TokioExecutor>;
+pub(crate) type Driver<B> = http2::Connection<Io, B, TokioExecutor>;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
-    #[error("cannot connect to {0}: {1}")]
+    #[error("{0}: {1}")]
     Connect(Address, #[source] io::Error),
     #[error("TLS handshake with {0} (server name {1}) failed: {2}")]
     Tls(Address, String, #[source] io::Error),
@@ -60,6 +67,8 @@ pub(crate) enum ConnectError {
     Http2(Address, #[source] hyper::Error),
     #[error("{0} closed the connection before it said anything: expected an HTTP/2 server")]
     Silent(Address),
+    #[error("{0} broke the connection off before it said anything: {1}")]
+    BrokenOff(Address, #[source] io::Error),
     #[error("{0} does not speak HTTP/2: its first frame is not SETTINGS")]
     NotHttp2(Address),
 }
@@ -67,11 +76,11 @@ pub(crate) enum ConnectError {
 /// Connects and waits until the server has proved with its first frame that it speaks HTTP/2.
 ///
 /// The wait matters: a process that accepts and never answers must not count as connected.
-pub(crate) async fn connect(
+pub(crate) async fn connect<B: Outgoing>(
     address: &Address,
     tls: Option<&Tls>,
     keep_alive: Option<KeepAlive>,
-) -> Result<Established, ConnectError> {
+) -> Result<Established<B>, ConnectError> {
     let failed = |error| ConnectError::Connect(address.clone(), error);
     let stream: Box<dyn Stream> = match address {
         Address::Tcp(socket) => {
@@ -109,11 +118,11 @@ async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
     Ok(stream)
 }
 
-async fn handshake(
+async fn handshake<B: Outgoing>(
     stream: Box<dyn Stream>,
     address: &Address,
     keep_alive: Option<KeepAlive>,
-) -> Result<Established, ConnectError> {
+) -> Result<Established<B>, ConnectError> {
     let (greeted, greeting) = oneshot::channel();
     let io = Io(TokioIo::new(Greeting { stream, header: [0; FRAME_HEADER], seen: 0, greeted: Some(greeted) }));
     let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -133,8 +142,9 @@ async fn handshake(
     tokio::select! {
         biased;
         greeting = greeting => match greeting {
-            Ok(true) => Ok(Established { sender, driver }),
-            Ok(false) => Err(ConnectError::NotHttp2(address.clone())),
+            Ok(FirstWord::Settings) => Ok(Established { sender, driver }),
+            Ok(FirstWord::Other) => Err(ConnectError::NotHttp2(address.clone())),
+            Ok(FirstWord::Error(error)) => Err(ConnectError::BrokenOff(address.clone(), error)),
             Err(_) => Err(ConnectError::Silent(address.clone())),
         },
         ended = &mut driver => Err(match ended {
@@ -157,8 +167,27 @@ struct Greeting {
     stream: Box<dyn Stream>,
     header: [u8; FRAME_HEADER],
     seen: usize,
-    greeted: Option<oneshot::Sender<bool>>,
+    greeted: Option<oneshot::Sender<FirstWord>>,
 }
+
+/// What a peer says first.
+enum FirstWord {
+    Settings,
+    Other,
+    /// Such as the alert of a TLS server that wants a client certificate: hyper keeps it to itself.
+    Error(io::Error),
+}
+
+// === impl Tls ===
+
+impl PartialEq for Tls {
+    /// Whether both make the same connection. rustls configurations cannot be compared: equal means the very same.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.config, &other.config) && self.server_name == other.server_name
+    }
+}
+
+impl Eq for Tls {}
 
 // === impl Address ===
 
@@ -178,6 +207,11 @@ impl AsyncRead for Greeting {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if self.greeted.is_some() {
+            if let Poll::Ready(Err(error)) = &polled
+                && let Some(greeted) = self.greeted.take()
+            {
+                let _ = greeted.send(FirstWord::Error(io::Error::new(error.kind(), error.to_string())));
+            }
             for &byte in buf.filled()[before..].iter().take(FRAME_HEADER) {
                 if self.seen < FRAME_HEADER {
                     let at = self.seen;
@@ -190,7 +224,7 @@ impl AsyncRead for Greeting {
             {
                 // Length 3 bytes, type 1, flags 1, stream id 4 (RFC 9113, section 4.1).
                 let settings = self.header[3] == 0x4 && self.header[5..] == [0; 4];
-                let _ = greeted.send(settings);
+                let _ = greeted.send(if settings { FirstWord::Settings } else { FirstWord::Other });
             }
         }
         polled

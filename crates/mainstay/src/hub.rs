@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use envoy_types::pb::envoy::config::core::v3::Node;
 use http::uri::{Authority, Scheme};
 use mainstay_lb::{ChannelCore, Snapshot};
 use mainstay_xds::Time;
 use mainstay_xds::bootstrap::Bootstrap;
 use mainstay_xds::client::{ClientSettings, ResourceStatus, ServerStatus};
-use mainstay_xds::deps::DepsSettings;
+use mainstay_xds::deps::{ConfigError, DepsSettings, XdsConfig};
 use mainstay_xds::name::Target;
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -18,11 +19,13 @@ use tokio::time::Instant;
 
 use crate::ads::{AdsLimits, AdsStreams};
 use crate::channel::BuildError;
+use crate::connection::ConnectSettings;
 use crate::credentials::Credentials;
 use crate::dns::ResolveHost;
 use crate::driver::{Driver, QUEUE};
 use crate::events::EventSource;
-use crate::subchannel::{ConnectSettings, Subchannel, Subchannels};
+use crate::intern::Interner;
+use crate::subchannel::{Subchannel, Subchannels};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
 pub(crate) struct Hub {
@@ -30,7 +33,7 @@ pub(crate) struct Hub {
     pub(crate) shared: Arc<Shared>,
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
-    queries: mpsc::UnboundedSender<Query>,
+    pub(crate) inspector: Inspector,
     /// Dropped with the hub, which the driver notices.
     _close: oneshot::Sender<()>,
 }
@@ -45,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) client: ClientSettings,
     pub(crate) deps: DepsSettings,
     pub(crate) connect: ConnectSettings,
+    /// How long new routes may wait for the clusters that they bring in.
+    pub(crate) warm_switching: Option<Duration>,
     pub(crate) ads: AdsLimits,
 }
 
@@ -54,9 +59,17 @@ pub(crate) struct Shared {
     pub(crate) snapshot: ArcSwap<Snapshot<Subchannel>>,
     /// Counts snapshots; RPCs that must wait listen to it.
     pub(crate) published: watch::Sender<u64>,
+    /// Counts changes of what [`Hub::status`] shows.
+    pub(crate) changed: watch::Sender<u64>,
     /// What the XdsClient reports.
     pub(crate) events: EventSource,
+    /// How the last server that was tried is doing, for RPCs that wait for the first configuration in vain.
+    pub(crate) progress: ArcSwapOption<String>,
 }
+
+/// Asks the driver of a hub.
+#[derive(Clone)]
+pub(crate) struct Inspector(mpsc::UnboundedSender<Query>);
 
 /// A question to the driver.
 pub(crate) enum Query {
@@ -68,6 +81,8 @@ pub(crate) enum Query {
 pub(crate) struct HubStatus {
     pub(crate) target: Arc<str>,
     pub(crate) node: Node,
+    pub(crate) listener: Arc<str>,
+    pub(crate) config: Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
     pub(crate) resources: Vec<ResourceStatus>,
     pub(crate) servers: Vec<ServerStatus>,
     pub(crate) now: Time,
@@ -94,21 +109,14 @@ impl Hub {
         Ok(hub)
     }
 
-    /// Every running hub of the process.
-    pub(crate) fn all() -> Vec<Arc<Self>> {
+    /// A way to ask each running hub of the process. It keeps none of them running.
+    pub(crate) fn all() -> Vec<Inspector> {
         let hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
-        hubs.iter().filter_map(|(_, hub)| hub.upgrade()).collect()
+        hubs.iter().filter_map(|(_, hub)| hub.upgrade()).map(|hub| hub.inspector.clone()).collect()
     }
 
     pub(crate) fn target(&self) -> &str {
         &self.plan.target.canonical
-    }
-
-    /// Asks the driver; `None` if it has just ended.
-    pub(crate) async fn status(&self) -> Option<HubStatus> {
-        let (answer, answered) = oneshot::channel();
-        self.queries.send(Query::Status(answer)).ok()?;
-        answered.await.ok()
     }
 
     fn start(plan: Plan, runtime: &runtime::Handle) -> Result<Self, BuildError> {
@@ -119,25 +127,42 @@ impl Hub {
         let shared = Arc::new(Shared {
             snapshot: ArcSwap::from_pointee(Snapshot::empty()),
             published: watch::Sender::new(0),
+            changed: watch::Sender::new(0),
             events: EventSource::new(),
+            progress: ArcSwapOption::empty(),
         });
         let (input_sender, inputs) = mpsc::channel(QUEUE);
+        let (news, connection_news) = mpsc::unbounded_channel();
         let (queries, asked) = mpsc::unbounded_channel();
         let (close, closed) = oneshot::channel();
         let driver = Driver {
-            core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone()),
-            subchannels: Subchannels::new(tls, plan.connect, input_sender.clone()),
+            core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
+                .with_warm_switching(plan.warm_switching),
+            subchannels: Subchannels::new(runtime.id(), tls, plan.connect, Interner::of(&plan.bootstrap), news),
             streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
             lookups: Default::default(),
             inputs,
             input_sender,
+            connection_news,
             queries: asked,
             shared: shared.clone(),
             plan: plan.clone(),
             start: Instant::now(),
         };
         runtime.spawn(driver.run(closed));
-        Ok(Self { shared, scheme: plan.credentials.scheme(), authority, queries, _close: close, plan })
+        let inspector = Inspector(queries);
+        Ok(Self { shared, scheme: plan.credentials.scheme(), authority, inspector, _close: close, plan })
+    }
+}
+
+// === impl Inspector ===
+
+impl Inspector {
+    /// How the client of the hub is doing; `None` if it has just ended.
+    pub(crate) async fn status(&self) -> Option<HubStatus> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(Query::Status(answer)).ok()?;
+        answered.await.ok()
     }
 }
 
@@ -152,6 +177,7 @@ impl PartialEq for Plan {
             && self.client == other.client
             && self.deps == other.deps
             && self.connect == other.connect
+            && self.warm_switching == other.warm_switching
             && self.ads == other.ads
     }
 }

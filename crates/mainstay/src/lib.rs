@@ -16,11 +16,13 @@
 pub use mainstay_xds::bootstrap;
 
 pub mod admin;
+pub mod config;
 
 mod ads;
 mod body;
 mod call;
 mod channel;
+mod connection;
 mod credentials;
 mod deadline;
 mod dns;
@@ -29,7 +31,9 @@ mod events;
 mod failure;
 mod http2;
 mod hub;
+mod intern;
 mod random;
+mod request;
 mod subchannel;
 mod task;
 
@@ -38,3 +42,5 @@ pub use channel::{BuildError, Channel, ChannelBuilder, WaitForReady};
 pub use credentials::{Credentials, CredentialsError};
 pub use dns::{ResolveHost, SystemDns};
 pub use events::{Event, Events};
+pub use mainstay_xds::name::{AuthorityKey, ResourceKey};
+pub use mainstay_xds::resource::ResourceType;

@@ -1,85 +1,52 @@
-//! Connections to endpoints.
-//!
-//! ```text
-//!            connect()                 connected
-//!   IDLE ───────────────► CONNECTING ───────────► READY
-//!    ▲                        │ failed              │ lost, or GOAWAY
-//!    │      backoff over      ▼                     │
-//!    ├──────────────── TRANSIENT_FAILURE            │
-//!    └──────────────────────────────────────────────┘
-//! ```
-//!
-//! One task carries a subchannel from CONNECTING back to IDLE and ends there; an idle subchannel costs no task.
+//! What the load-balancing core asks of the shell: subchannels and circuit breakers.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use hyper::client::conn::http2::SendRequest;
-use mainstay_lb::{Connectivity, Counter, Host, Input, SubchannelId, SubchannelSpec};
-use mainstay_xds::{Backoff, Choose};
+use mainstay_lb::{Connectivity, Counter, Host, SubchannelId, SubchannelSpec};
+use mainstay_xds::client::Intern;
+use tokio::runtime;
+use tokio::sync::mpsc;
 
-use tokio::sync::{mpsc, oneshot};
-use tonic::body::Body;
-
-use crate::failure::describe;
-use crate::http2::{self, Address, Tls};
-use crate::random::Random;
+use crate::connection::{ConnectSettings, Connection, ConnectionSpec, User};
+use crate::http2::Tls;
+use crate::intern::Interner;
+use crate::request::RequestBody;
 
 /// A handle of a connection to one address, as snapshots carry it.
 #[derive(Clone, Debug)]
-pub(crate) struct Subchannel(Arc<Inner>);
+pub(crate) struct Subchannel(Arc<Connection>);
 
-#[derive(Debug)]
-struct Inner {
-    address: std::net::SocketAddr,
-    /// Set while the connection takes requests.
-    sender: ArcSwapOption<SendRequest<Body>>,
-    /// Attempts that failed since the last success.
-    failures: AtomicU32,
-}
-
-/// Makes and keeps the subchannels of one channel.
+/// The subchannels of one channel: its uses of connections.
 pub(crate) struct Subchannels {
+    runtime: runtime::Id,
     tls: Option<Tls>,
     settings: ConnectSettings,
-    events: mpsc::Sender<Input>,
-    slots: BTreeMap<SubchannelId, Slot>,
-}
-
-/// How endpoints are connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ConnectSettings {
-    pub(crate) timeout: Duration,
-    pub(crate) backoff: Backoff,
-}
-
-struct Slot {
-    subchannel: Subchannel,
-    /// Dropped when the subchannel is released, which its task notices.
-    released: Option<oneshot::Sender<()>>,
+    interner: Interner,
+    news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
+    connections: BTreeMap<SubchannelId, Arc<Connection>>,
 }
 
 // === impl Subchannel ===
 
 impl Subchannel {
     /// The way to send a request, if the connection takes any.
-    pub(crate) fn sender(&self) -> Option<SendRequest<Body>> {
-        self.0.sender.load().as_deref().cloned()
+    pub(crate) fn sender(&self) -> Option<SendRequest<RequestBody>> {
+        self.0.sender()
     }
 
     /// Where it leads.
-    pub(crate) fn address(&self) -> std::net::SocketAddr {
-        self.0.address
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.address()
     }
 }
 
 impl mainstay_lb::Subchannel for Subchannel {
     fn is_ready(&self) -> bool {
-        self.0.sender.load().as_ref().is_some_and(|sender| sender.is_ready())
+        self.0.is_ready()
     }
 }
 
@@ -100,8 +67,19 @@ impl Hash for Subchannel {
 // === impl Subchannels ===
 
 impl Subchannels {
-    pub(crate) fn new(tls: Option<Tls>, settings: ConnectSettings, events: mpsc::Sender<Input>) -> Self {
-        Self { tls, settings, events, slots: BTreeMap::new() }
+    /// News of the subchannels go to `news`.
+    pub(crate) fn new(
+        runtime: runtime::Id,
+        tls: Option<Tls>,
+        settings: ConnectSettings,
+        interner: Interner,
+        news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
+    ) -> Self {
+        Self { runtime, tls, settings, interner, news, connections: BTreeMap::new() }
+    }
+
+    fn user(&self, id: SubchannelId) -> User {
+        User { id, news: self.news.clone() }
     }
 }
 
@@ -109,32 +87,22 @@ impl Host for Subchannels {
     type Subchannel = Subchannel;
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Subchannel {
-        let subchannel = Subchannel(Arc::new(Inner {
-            address: spec.address,
-            sender: ArcSwapOption::empty(),
-            failures: AtomicU32::new(0),
-        }));
-        self.slots.insert(id, Slot { subchannel: subchannel.clone(), released: None });
-        subchannel
+        let (runtime, address, tls, settings) = (self.runtime, spec.address, self.tls.clone(), self.settings);
+        let connection = Connection::join(ConnectionSpec { runtime, address, tls, settings }, self.user(id));
+        self.connections.insert(id, connection.clone());
+        Subchannel(connection)
     }
 
     fn connect(&mut self, id: SubchannelId) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        let (released, on_release) = oneshot::channel();
-        slot.released = Some(released);
-        let attempt = Attempt {
-            id,
-            subchannel: slot.subchannel.clone(),
-            tls: self.tls.clone(),
-            settings: self.settings,
-            events: self.events.clone(),
-        };
-        // Not a `Task`: a released connection lives on until the RPCs on it are done.
-        tokio::spawn(attempt.run(on_release));
+        if let Some(connection) = self.connections.get(&id).filter(|_| self.settings.enabled) {
+            connection.connect();
+        }
     }
 
     fn release(&mut self, id: SubchannelId) {
-        self.slots.remove(&id);
+        if let Some(connection) = self.connections.remove(&id) {
+            connection.leave(&self.user(id));
+        }
     }
 
     fn request_reresolution(&mut self) {
@@ -142,97 +110,42 @@ impl Host for Subchannels {
     }
 
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
-        // L-86: one counter for all channels of the process.
-        static COUNTERS: Mutex<BTreeMap<(String, String), Weak<Counter>>> = Mutex::new(BTreeMap::new());
-        let mut counters = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = counters.entry((cluster.to_owned(), eds_service.to_owned())).or_default();
-        if let Some(counter) = slot.upgrade() {
-            return counter;
-        }
-        let counter = Arc::new(Counter::new());
-        *slot = Arc::downgrade(&counter);
-        // A new counter is rare: the moment to forget those that nobody uses.
-        counters.retain(|_, counter| counter.strong_count() > 0);
-        counter
+        static COUNTERS: Mutex<Counters> = Mutex::new(Counters { by_cluster: BTreeMap::new(), prune_at: 64 });
+        COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).of(cluster, eds_service)
+    }
+
+    fn interner(&mut self) -> Option<&mut dyn Intern> {
+        Some(&mut self.interner)
     }
 }
 
-/// One walk of a subchannel from CONNECTING back to IDLE.
-struct Attempt {
-    id: SubchannelId,
-    subchannel: Subchannel,
-    tls: Option<Tls>,
-    settings: ConnectSettings,
-    events: mpsc::Sender<Input>,
+impl Drop for Subchannels {
+    /// A driver that is dropped with its runtime has released nothing.
+    fn drop(&mut self) {
+        for (id, connection) in std::mem::take(&mut self.connections) {
+            connection.leave(&self.user(id));
+        }
+    }
 }
 
-impl Attempt {
-    async fn run(self, mut released: oneshot::Receiver<()>) {
-        tokio::select! {
-            _ = &mut released => return,
-            _ = self.tell(Connectivity::Connecting) => {}
-        }
-        let connected = tokio::select! {
-            _ = &mut released => return,
-            connected = self.connect() => connected,
-        };
-        match connected {
-            Ok(established) => self.carry(established, released).await,
-            Err(cause) => {
-                let pause = self.pause();
-                tokio::select! {
-                    _ = released => {}
-                    () = async {
-                        self.tell(Connectivity::TransientFailure(cause.into())).await;
-                        tokio::time::sleep(pause).await;
-                        self.tell(Connectivity::Idle).await;
-                    } => {}
-                }
-            }
-        }
-    }
+/// The in-flight counters of the process: one per {cluster, EDS service}, for all channels (L-86).
+struct Counters {
+    by_cluster: BTreeMap<(String, String), Weak<Counter>>,
+    /// The size at which counters that nobody uses are forgotten. It doubles, so that the search for them costs little.
+    prune_at: usize,
+}
 
-    async fn connect(&self) -> Result<http2::Established, String> {
-        let address = Address::Tcp(self.subchannel.0.address);
-        match tokio::time::timeout(self.settings.timeout, http2::connect(&address, self.tls.as_ref(), None)).await {
-            Ok(Ok(established)) => Ok(established),
-            Ok(Err(error)) => Err(describe(&error)),
-            Err(_) => Err(format!("no connection to {address} within {:?}", self.settings.timeout)),
+impl Counters {
+    fn of(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
+        if self.by_cluster.len() >= self.prune_at {
+            self.by_cluster.retain(|_, counter| counter.strong_count() > 0);
+            self.prune_at = 64.max(2 * self.by_cluster.len());
         }
-    }
-
-    /// Drives the connection until it takes no more requests, or until it is released and its RPCs are done.
-    async fn carry(&self, established: http2::Established, released: oneshot::Receiver<()>) {
-        let http2::Established { sender, driver } = established;
-        let inner = &self.subchannel.0;
-        inner.failures.store(0, Ordering::Relaxed);
-        inner.sender.store(Some(Arc::new(sender)));
-        tokio::pin!(driver);
-        let alive = async {
-            self.tell(Connectivity::Ready).await;
-            std::future::pending::<()>().await
-        };
-        tokio::select! {
-            // How a connection ended does not matter: the next attempt finds out what is wrong.
-            _ = &mut driver => {
-                inner.sender.store(None);
-                self.tell(Connectivity::Idle).await;
-            }
-            _ = released => {
-                inner.sender.store(None);
-                let _ = driver.await;
-            }
-            () = alive => {}
-        }
-    }
-
-    fn pause(&self) -> Duration {
-        let failures = self.subchannel.0.failures.fetch_add(1, Ordering::Relaxed);
-        self.settings.backoff.delay(failures, &mut Random as &mut dyn Choose)
-    }
-
-    async fn tell(&self, state: Connectivity) {
-        // The driver may be gone: then nobody needs to know.
-        let _ = self.events.send(Input::Connectivity(self.id, state)).await;
+        let slot = self.by_cluster.entry((cluster.to_owned(), eds_service.to_owned())).or_default();
+        slot.upgrade().unwrap_or_else(|| {
+            let counter = Arc::new(Counter::new());
+            *slot = Arc::downgrade(&counter);
+            counter
+        })
     }
 }

@@ -132,7 +132,19 @@ pub struct Stats {
     pub fallbacks: u64,
 }
 
-/// Everything that is asked for at the start: the clock is far from zero, so that times are told from other numbers
+impl std::ops::AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.events += other.events;
+        self.faults += other.faults;
+        self.virtual_time += other.virtual_time;
+        self.rpcs += other.rpcs;
+        self.rpcs_sent += other.rpcs_sent;
+        self.configs += other.configs;
+        self.fallbacks += other.fallbacks;
+    }
+}
+
+/// When a world begins. The clock is far from zero, so that times are told from other numbers
 /// by their size (see [`Fingerprint`]).
 const START: Time = Time::from_nanos(1 << 62);
 
@@ -481,11 +493,10 @@ impl World {
 
     fn resolved(&mut self, choose: &mut dyn Choose, name: DnsName, works: bool) {
         self.lookups.remove(&name);
-        let answer = if works {
-            Ok(vec![SocketAddr::from(([10, 1, 0, 1], name.port)), SocketAddr::from(([10, 1, 0, 2], name.port))])
-        } else {
-            Err("no such name".to_owned())
-        };
+        // Each name has addresses of its own.
+        let number = name.host.bytes().fold(0u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+        let address = |last| SocketAddr::from(([10, 2, number, last], name.port));
+        let answer = if works { Ok(vec![address(1), address(2)]) } else { Err("no such name".to_owned()) };
         self.model.resolved(&name, &answer);
         self.input(choose, Input::Dns(name, answer));
     }

@@ -3,6 +3,7 @@
 mod account;
 mod narrator;
 mod play;
+mod said;
 mod script;
 mod stage;
 
@@ -26,9 +27,10 @@ use stage::World;
 
 /// Watch a small mesh survive the death of its parts, in one process and without any setup
 ///
-/// Starts two control planes, six backends and a client that sends 50 RPCs per second, kills and restores them on a
-/// script, and tells what is done and what is seen. It takes about 20 seconds. SIGINT or SIGTERM end it early. The exit
-/// code is 3 if RPCs failed that should not have, or if traffic did not get where the configuration sends it.
+/// Starts two control planes, eight backends and a client that sends 50 RPCs per second, kills and restores them on a
+/// script, and tells what is done, what the xDS client says and what is seen. It takes about 25 seconds. SIGINT or
+/// SIGTERM end it early. The exit code is 3 if RPCs failed that should not have, if traffic did not get where the
+/// configuration sends it, or if the client did not go from one control plane to the other as it should.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
     /// Stay up after the last scene, until SIGINT or SIGTERM

@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::{
     account::Account,
     play::Settled,
-    script::{Act, Scene},
+    said::Heard,
+    script::{Act, Scene, Sight},
 };
 use crate::{
     failure::Failure,
@@ -61,6 +62,14 @@ impl Narrator {
         }
     }
 
+    /// The xDS client says something.
+    pub(super) fn said(&mut self, text: &str) -> Result<(), Failure> {
+        match self.telling {
+            Telling::Text { .. } => self.line(format!("   xDS:  {text}")),
+            Telling::Json => Ok(()),
+        }
+    }
+
     /// The traffic as it is now.
     pub(super) fn live(&self, rates: &BTreeMap<String, u64>, account: &Account) {
         if self.telling == (Telling::Text { live: true }) {
@@ -73,25 +82,31 @@ impl Narrator {
 
     /// What was seen in a scene.
     pub(super) fn seen(&mut self, seen: &Seen<'_>) -> Result<(), Failure> {
-        let Seen { number, scene, account, rates, settled } = seen;
+        let Seen { number, scene, account, heard, rates, settled } = seen;
         match self.telling {
             Telling::Text { .. } => {
                 let (sent, failed) = (account.tally().sent(), failed_text(account));
                 self.line(format!("   seen: {}; {sent} RPCs, {failed}", rates_text(rates)))?;
-                match settled {
-                    Settled::Stayed => Ok(()),
-                    Settled::After(time) => self.line(format!("         in place after {:.2} s", time.as_secs_f64())),
-                    Settled::Never => {
-                        let wanted = scene.expect.join(", ");
-                        self.line(styled(BAD, format_args!("         expected traffic at {wanted} and nowhere else")))
+                if let Settled::After(time) = settled {
+                    self.line(format!("         in place after {:.2} s", time.as_secs_f64()))?;
+                }
+                match (settled, scene.sight) {
+                    (Settled::Never, sight) => {
+                        let sight = sight.map_or_else(String::new, |sight| format!(", and that {sight}"));
+                        let text = format!("expected traffic at {} and nowhere else{sight}", scene.expect.join(", "));
+                        self.line(styled(BAD, format_args!("         {text}")))
                     }
+                    (_, Some(sight)) => self.line(format!("         {sight}")),
+                    (_, None) => Ok(()),
                 }
             }
             Telling::Json => self.output.json(&SceneLine {
                 scene: *number,
                 title: scene.title,
                 acts: scene.acts.iter().map(Act::to_string).collect(),
+                events: heard.lines(),
                 expected: scene.expect,
+                expected_sight: scene.sight.as_ref().map(Sight::to_string),
                 settled: *settled != Settled::Never,
                 settled_ms: match settled {
                     Settled::After(time) => Some(time.as_micros() as f64 / 1e3),
@@ -134,6 +149,7 @@ pub(super) struct Seen<'a> {
     pub(super) number: usize,
     pub(super) scene: &'a Scene,
     pub(super) account: &'a Account,
+    pub(super) heard: &'a Heard,
     pub(super) rates: &'a BTreeMap<String, u64>,
     pub(super) settled: Settled,
 }
@@ -144,7 +160,10 @@ struct SceneLine<'a> {
     scene: usize,
     title: &'a str,
     acts: Vec<String>,
+    /// What the xDS client said.
+    events: &'a [String],
     expected: &'a [&'a str],
+    expected_sight: Option<String>,
     settled: bool,
     settled_ms: Option<f64>,
     #[serde(flatten)]

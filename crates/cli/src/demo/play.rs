@@ -7,7 +7,8 @@ use tokio::time::Instant;
 use super::{
     account::{Account, Kill, WINDOW},
     narrator::{Narrator, Seen},
-    script::{Act, Scene},
+    said::{Heard, Said},
+    script::{Act, Scene, Sight},
 };
 use crate::{
     call::Outcome,
@@ -19,6 +20,12 @@ use crate::{
 pub(super) trait Stage {
     /// Does something to the world; returns when it is done.
     fn act(&mut self, act: Act) -> impl Future<Output = Result<(), Failure>>;
+
+    /// What the xDS client says next; `None` if it says nothing more. Nothing is lost by giving up waiting.
+    fn said(&mut self) -> impl Future<Output = Option<Said>>;
+
+    /// Whether this can be seen now.
+    fn shows(&self, sight: Sight) -> bool;
 }
 
 /// A performance.
@@ -34,7 +41,7 @@ pub(super) struct Play<'a, S> {
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) account: Account,
-    /// The scenes in which the traffic did not get where it belongs, by number.
+    /// The scenes in which not everything got where it belongs, by number.
     pub(super) astray: Vec<usize>,
 }
 
@@ -61,7 +68,7 @@ impl Ending {
             return Err(Failure::calls(format!("{unexcused} RPCs failed that should not have")));
         }
         match self.astray.first() {
-            Some(scene) => Err(Failure::calls(format!("in scene {scene} the traffic did not get where it belongs"))),
+            Some(scene) => Err(Failure::calls(format!("in scene {scene} not everything got where it belongs"))),
             None => Ok(()),
         }
     }
@@ -80,7 +87,7 @@ impl<S: Stage> Play<'_, S> {
 
     /// Plays one scene. `before` is where the traffic was until now.
     async fn scene(&mut self, number: usize, scene: &Scene, before: &[&str]) -> Result<(), Failure> {
-        let mut account = Account::new();
+        let (mut account, mut heard) = (Account::new(), Heard::default());
         let begin = Instant::now();
         self.narrator.scene(number, scene)?;
         for &act in scene.acts {
@@ -93,7 +100,7 @@ impl<S: Stage> Play<'_, S> {
                 self.ending.account.excuse(kill);
             }
         }
-        let settled = match self.watch(scene, begin, &mut account).await {
+        let settled = match self.watch(scene, begin, &mut account, &mut heard).await? {
             Some(_) if before == scene.expect => Settled::Stayed,
             Some(after) => Settled::After(after),
             None => {
@@ -102,11 +109,18 @@ impl<S: Stage> Play<'_, S> {
             }
         };
         let rates = account.rates(Instant::now());
-        self.narrator.seen(&Seen { number, scene, account: &account, rates: &rates, settled })
+        self.narrator.seen(&Seen { number, scene, account: &account, heard: &heard, rates: &rates, settled })
     }
 
-    /// Watches the traffic until it has been for a while where the scene wants it; tells when it got there.
-    async fn watch(&mut self, scene: &Scene, begin: Instant, account: &mut Account) -> Option<Duration> {
+    /// Watches until the traffic has been for a while where the scene wants it and all else is as it should be; tells
+    /// when the traffic got there.
+    async fn watch(
+        &mut self,
+        scene: &Scene,
+        begin: Instant,
+        account: &mut Account,
+        heard: &mut Heard,
+    ) -> Result<Option<Duration>, Failure> {
         let mut ticks = tokio::time::interval(TICK);
         let mut unseen: BTreeSet<_> = scene.expect.iter().copied().collect();
         let mut arrived = begin;
@@ -115,7 +129,7 @@ impl<S: Stage> Play<'_, S> {
                 // What has happened is written down before it is judged.
                 biased;
                 event = self.traffic.next() => {
-                    let event = event?;
+                    let Some(event) = event else { return Ok(None) };
                     account.record(&event);
                     self.ending.account.record(&event);
                     if let Event::Ended(Outcome { start, took, result: Ok(name), .. }) = event {
@@ -125,14 +139,21 @@ impl<S: Stage> Play<'_, S> {
                         }
                     }
                 }
+                Some(said) = self.stage.said() => {
+                    if let Some(text) = heard.note(said) {
+                        self.narrator.said(text)?;
+                    }
+                }
                 now = ticks.tick() => {
                     self.narrator.live(&account.rates(now), account);
                     let elapsed = now.saturating_duration_since(begin);
-                    if elapsed >= scene.at_least.max(WINDOW) && account.is_at(scene.expect, now) {
-                        return Some(arrived.saturating_duration_since(begin));
+                    let is_in_place =
+                        account.is_at(scene.expect, now) && scene.sight.is_none_or(|sight| self.stage.shows(sight));
+                    if elapsed >= scene.at_least.max(WINDOW) && is_in_place {
+                        return Ok(Some(arrived.saturating_duration_since(begin)));
                     }
                     if elapsed >= scene.at_most {
-                        return None;
+                        return Ok(None);
                     }
                 }
             }
@@ -150,6 +171,7 @@ mod tests {
         atomic::{AtomicUsize, Ordering},
     };
 
+    use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
     use tonic::Code;
 
     use super::*;
@@ -160,7 +182,7 @@ mod tests {
         },
         demo::{
             narrator::Telling,
-            script::{Cluster, SCRIPT},
+            script::{Cluster, NOWHERE, SCRIPT},
         },
         output::Output,
         traffic::Schedule,
@@ -173,7 +195,7 @@ mod tests {
         assert_eq!(ending.account.tally().failed(), 0);
         let (head, end) = told.split_once("The end: ").expect("the end must be told");
         assert_eq!(head.trim_start(), NARRATION);
-        assert!(end.contains(" RPCs sent, 0 failed\n   five "), "{end}");
+        assert!(end.contains(" RPCs sent, 0 failed\n   eight "), "{end}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -183,7 +205,9 @@ mod tests {
         assert_eq!(lines.len(), SCRIPT.len() + 1);
         assert_eq!(lines[1]["acts"][0], "EDS update: cluster blue is now one, two, four");
         assert_eq!((&lines[1]["settled"], &lines[1]["failed"]), (&true.into(), &0.into()));
-        assert_eq!((&lines[6]["end"], &lines[6]["sent"]), (&true.into(), &ending.account.tally().sent().into()));
+        assert_eq!(lines[7]["events"], serde_json::json!(["connected to primary", "returned to primary"]));
+        assert_eq!(lines[7]["expected_sight"], "the fallback has 0 connections");
+        assert_eq!((&lines[9]["end"], &lines[9]["sent"]), (&true.into(), &ending.account.tally().sent().into()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -203,6 +227,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_fallback_that_is_not_let_go_fails_the_demo() {
+        // A71
+        let (ending, told) = play(World::new(Flaw::KeepsFallback), Telling::Text { live: false }).await;
+        assert_eq!((ending.account.unexcused(), &*ending.astray), (0, &[8][..]));
+        assert!(ending.judge().is_err());
+        let expected = "expected traffic at seven, eight and nowhere else, and that the fallback has 0 connections";
+        assert!(told.contains(expected), "{told}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn calls_that_die_with_their_backend_are_told_and_excused() {
         let (ending, told) = play(World::new(Flaw::SlowToNotice), Telling::Text { live: false }).await;
         ending.judge().expect("calls on a dying connection cannot be saved");
@@ -212,6 +246,7 @@ mod tests {
 
     const NARRATION: &str = "\
 1. Traffic over three backends
+   xDS:  connected to primary
    seen: one 17/s, three 16/s, two 17/s; 125 RPCs, 0 failed
          in place after 0.04 s
 
@@ -232,12 +267,36 @@ mod tests {
 
 5. Every control plane dies: traffic goes on as if nothing had happened
    done: both control planes are killed
+   xDS:  primary cannot be reached; next attempt in 1 s
    seen: four 17/s, one 16/s, two 17/s; 175 RPCs, 0 failed
 
 6. They return with new routes: traffic moves to another cluster
    done: both control planes return; their route now leads to cluster green
+   xDS:  connected to primary
    seen: five 25/s, six 25/s; 125 RPCs, 0 failed
          in place after 0.02 s
+
+7. The primary announces a new cluster and dies before it sends it: the fallback takes over
+   done: the primary control plane will die when it is asked for cluster amber
+   done: RDS update: the route now leads to a new cluster, amber: seven, eight
+   xDS:  primary cannot be reached; next attempt in 1 s
+   xDS:  fell back to fallback
+   seen: eight 25/s, seven 25/s; 100 RPCs, 0 failed
+         in place after 0.02 s
+         the fallback has 1 connection
+
+8. The primary returns: the client goes back to it, the fallback is let go
+   done: the primary control plane is started again on its port
+   xDS:  connected to primary
+   xDS:  returned to primary
+   seen: eight 25/s, seven 25/s; 100 RPCs, 0 failed
+         the fallback has 0 connections
+
+9. The control planes announce nonsense: it is rejected, traffic stays
+   done: EDS update: cluster amber is now nowhere
+   xDS:  rejected nonsense of primary
+   seen: eight 25/s, seven 25/s; 100 RPCs, 0 failed
+         the primary was told of the rejection
 
 ";
 
@@ -257,6 +316,11 @@ mod tests {
     struct World {
         flaw: Flaw,
         state: Arc<Mutex<State>>,
+        says: UnboundedSender<Said>,
+        said: UnboundedReceiver<Said>,
+        doomed: Option<Cluster>,
+        fallback_connections: u64,
+        rejected: bool,
     }
 
     #[derive(Clone, Copy, PartialEq, Eq)]
@@ -264,6 +328,7 @@ mod tests {
         None,
         NeedsControlPlane,
         IgnoresEndpoints,
+        KeepsFallback,
         SlowToNotice,
     }
 
@@ -279,7 +344,11 @@ mod tests {
         fn new(flaw: Flaw) -> Self {
             let blue = Cluster::Blue.first_endpoints();
             let state = State { route: Cluster::Blue, blue, dead: Vec::new(), killed: None, control_planes: true };
-            Self { flaw, state: Arc::new(Mutex::new(state)) }
+            let state = Arc::new(Mutex::new(state));
+            let (says, said) = mpsc::unbounded_channel();
+            let world = Self { flaw, state, says, said, doomed: None, fallback_connections: 0, rejected: false };
+            world.say("connected to primary");
+            world
         }
 
         fn caller(&self) -> Box<dyn Caller> {
@@ -291,12 +360,23 @@ mod tests {
                 if slow || (flaw == Flaw::NeedsControlPlane && !state.control_planes) {
                     return failed(Code::Unavailable);
                 }
-                let announced =
-                    if state.route == Cluster::Blue { state.blue } else { Cluster::Green.first_endpoints() };
+                let announced = if state.route == Cluster::Blue { state.blue } else { state.route.first_endpoints() };
                 let alive: Vec<_> = announced.iter().filter(|name| !state.dead.contains(name)).collect();
                 let name = alive[turn.fetch_add(1, Ordering::Relaxed) % alive.len()];
                 answered(name, Duration::from_millis(1))
             }))
+        }
+
+        fn say(&self, text: &str) {
+            self.says.send(Said::always(text.to_owned())).unwrap();
+        }
+
+        /// As the client does it: again and again.
+        fn say_unreachable(&self) {
+            for seconds in 1..=3 {
+                let text = format!("primary cannot be reached; next attempt in {seconds} s");
+                self.says.send(Said::once("primary".to_owned(), text)).unwrap();
+            }
         }
     }
 
@@ -304,6 +384,10 @@ mod tests {
         async fn act(&mut self, act: Act) -> Result<(), Failure> {
             let mut state = self.state.lock().unwrap();
             match act {
+                Act::Endpoints(_, &[NOWHERE]) => {
+                    self.rejected = true;
+                    self.say("rejected nonsense of primary");
+                }
                 Act::Endpoints(_, _) if self.flaw == Flaw::IgnoresEndpoints => {}
                 Act::Endpoints(_, backends) => state.blue = backends,
                 Act::KillBackend(name) => {
@@ -311,10 +395,43 @@ mod tests {
                     state.killed = Some(Instant::now());
                 }
                 Act::RestoreBackend(name) => state.dead.retain(|dead| *dead != name),
-                Act::KillControlPlanes => state.control_planes = false,
-                Act::RestoreControlPlanes(cluster) => (state.control_planes, state.route) = (true, cluster),
+                Act::KillControlPlanes => {
+                    state.control_planes = false;
+                    self.say_unreachable();
+                }
+                Act::RestoreControlPlanes(cluster) => {
+                    (state.control_planes, state.route) = (true, cluster);
+                    self.say("connected to primary");
+                }
+                Act::DoomPrimary(cluster) => self.doomed = Some(cluster),
+                Act::Announce(cluster) => {
+                    state.route = cluster;
+                    if self.doomed == Some(cluster) {
+                        self.fallback_connections = 1;
+                        self.say_unreachable();
+                        self.say("fell back to fallback");
+                    }
+                }
+                Act::RestorePrimary => {
+                    if self.flaw != Flaw::KeepsFallback {
+                        self.fallback_connections = 0;
+                    }
+                    self.say("connected to primary");
+                    self.say("returned to primary");
+                }
             }
             Ok(())
+        }
+
+        async fn said(&mut self) -> Option<Said> {
+            self.said.recv().await
+        }
+
+        fn shows(&self, sight: Sight) -> bool {
+            match sight {
+                Sight::FallbackConnections(count) => self.fallback_connections == count,
+                Sight::Rejection => self.rejected,
+            }
         }
     }
 

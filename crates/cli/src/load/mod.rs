@@ -4,14 +4,17 @@ mod report;
 
 use std::{
     io::{self, IsTerminal as _},
+    net::SocketAddr,
     time::Duration,
 };
 
 use clap::Args;
 
 use crate::{
-    connect::{Target, connect},
+    admin,
+    connect::{Options, Target, connect},
     failure::Failure,
+    listen,
     output::Output,
     signals::Signals,
     span,
@@ -47,6 +50,10 @@ pub(crate) struct Flags {
     #[arg(long)]
     wait_for_ready: bool,
 
+    /// Serve CSDS at this HOST:PORT: what the channels hold, from which server, and what is wrong with it
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+
     /// End with exit code 3 if any call failed
     #[arg(long)]
     fail_on_failed_rpc: bool,
@@ -62,7 +69,8 @@ pub(crate) struct Settings {
     targets: Vec<Target>,
     schedule: Schedule,
     rpc_timeout: Duration,
-    wait_for_ready: bool,
+    options: Options,
+    admin: Option<SocketAddr>,
     fail_on_failed_rpc: bool,
     lines: Lines,
 }
@@ -74,11 +82,13 @@ impl Flags {
             (false, true) => Lines::Progress,
             (false, false) => Lines::None,
         };
+        let admin = self.admin.map(|address| listen::resolve("--admin", &address)).transpose()?;
         Ok(Settings {
             targets: self.targets,
             schedule: Schedule::new(self.qps, self.duration),
             rpc_timeout: self.rpc_timeout,
-            wait_for_ready: self.wait_for_ready,
+            options: Options { wait_for_ready: self.wait_for_ready, bootstrap: None },
+            admin,
             fail_on_failed_rpc: self.fail_on_failed_rpc,
             lines,
         })
@@ -87,8 +97,12 @@ impl Flags {
 
 /// Sends until the schedule ends or a signal comes.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
-    let callers = settings.targets.iter().map(|target| connect(target, settings.wait_for_ready));
+    let callers = settings.targets.iter().map(|target| connect(target, &settings.options));
     let callers = callers.collect::<Result<Vec<_>, _>>()?;
+    let _admin = match settings.admin {
+        Some(address) => Some(admin::serve(address).await?),
+        None => None,
+    };
     let mut traffic = Traffic::start(settings.schedule, callers, settings.rpc_timeout);
     let mut report = Report::new(&settings.targets, settings.lines, output);
     let mut ticks = tokio::time::interval(TICK);

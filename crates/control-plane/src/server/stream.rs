@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tonic::{Code, Status, Streaming};
 
-use crate::event::{Event, Request, Response, StreamId};
+use crate::event::{Event, SeenRequest, SentResponse, StreamId};
 use crate::faults::FaultState;
 use crate::server::service::Command;
 use crate::server::{Life, Shared};
@@ -101,7 +101,8 @@ impl Stream {
             return Some(end);
         }
         self.stage();
-        let next_due = self.due.values().min().copied();
+        // While something waits for room nothing else can be sent, due or not: to wake up for it would be a busy loop.
+        let next_due = self.due.values().min().copied().filter(|_| self.staged.is_empty());
         let happened = tokio::select! {
             request = requests.message() => Happened::Request(request.map(|request| request.map(Box::new))),
             Ok(_) = self.responses.reserve(), if !self.staged.is_empty() => Happened::Room,
@@ -136,7 +137,7 @@ impl Stream {
         };
         let type_url = TypeUrl::from(request.type_url);
         let is_deadly = self.faults.borrow().is_deadly(&type_url, &request.resource_names);
-        self.shared.journal.record(Event::Request(Request {
+        self.shared.journal.record(Event::Request(SeenRequest {
             stream: self.id,
             node: request.node.map(Box::new),
             type_url,
@@ -188,7 +189,13 @@ impl Stream {
     fn send(&mut self) {
         let Some(sotw::Response { type_url, names, message }) = self.staged.pop_front() else { return };
         let (version, nonce) = (message.version_info.clone(), message.nonce.clone());
-        self.shared.journal.record(Event::ResponseSent(Response { stream: self.id, type_url, names, version, nonce }));
+        self.shared.journal.record(Event::ResponseSent(SentResponse {
+            stream: self.id,
+            type_url,
+            names,
+            version,
+            nonce,
+        }));
         // It fails only if the client is gone, which the next step finds out.
         let _ = self.responses.try_send(Ok(message));
         self.sent += 1;

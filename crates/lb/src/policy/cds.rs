@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ClusterError, XdsConfig};
+use mainstay_xds::deps::{ClusterChildren, ClusterResult, XdsConfig};
 
 use super::cluster_impl::ClusterImpl;
 use super::priority::{ChildConfig, Priority};
@@ -32,7 +32,7 @@ pub(crate) enum CdsConfig {
 pub(crate) struct LeafConfig {
     name: Arc<str>,
     /// Absent: the configuration has no such cluster.
-    entry: Option<Result<Arc<ClusterConfig>, Arc<ClusterError>>>,
+    entry: Option<ClusterResult>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,8 +85,17 @@ impl Cds {
         self.child.handle(cx, event)
     }
 
+    /// Whether it depends on other clusters of the configuration.
+    pub(crate) fn is_aggregate(&self) -> bool {
+        matches!(self.config, CdsConfig::Aggregate(_))
+    }
+
     pub(crate) fn shut_down(&mut self, cx: &mut Cx<'_>) {
         self.child.shut_down(cx);
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.child.state()
     }
 
     pub(crate) fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {

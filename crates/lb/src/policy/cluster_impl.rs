@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ResolvedEndpoints};
+use mainstay_xds::deps::{ClusterChildren, ClusterConfig, JoinedLocality, ResolvedEndpoints};
 use mainstay_xds::resource::cluster::ClusterKind;
-use mainstay_xds::resource::endpoint::{DropCategory, EndpointSource};
+use mainstay_xds::resource::endpoint::{DropCategory, EndpointCollection, EndpointSource, Priority as EdsPriority};
 
 use super::child_names::ChildNames;
 use super::endpoint_policy::EndpointPolicy;
@@ -19,6 +19,7 @@ use crate::tree::Subchannel;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClusterImpl {
     config: Arc<ClusterConfig>,
+    eds_service: Arc<str>,
     counter: Arc<Counter>,
     drops: Arc<[DropCategory]>,
     names: ChildNames,
@@ -31,13 +32,16 @@ impl Policy for ClusterImpl {
     fn new(cx: &mut Cx<'_>, config: &Arc<ClusterConfig>) -> Self {
         let mut names = ChildNames::default();
         let priority = Priority::new(cx, children(config, &mut names));
-        let counter = (cx.breakers)(&config.name, eds_service(config));
-        Self { config: Arc::clone(config), counter, drops: drops(config), names, priority }
+        let eds_service = eds_service(config);
+        let counter = (cx.breakers)(&config.name, &eds_service);
+        Self { config: Arc::clone(config), eds_service, counter, drops: drops(config), names, priority }
     }
 
     fn update(&mut self, cx: &mut Cx<'_>, config: &Arc<ClusterConfig>) {
-        if eds_service(&self.config) != eds_service(config) {
-            self.counter = (cx.breakers)(&config.name, eds_service(config));
+        let eds_service = eds_service(config);
+        if self.eds_service != eds_service {
+            self.counter = (cx.breakers)(&config.name, &eds_service);
+            self.eds_service = eds_service;
         }
         self.config = Arc::clone(config);
         self.drops = drops(config);
@@ -61,6 +65,7 @@ impl Policy for ClusterImpl {
         let (place, count) = self.priority.place();
         Picker::Cluster(Box::new(ClusterPicker {
             name: Arc::clone(&self.config.name),
+            eds_service: Arc::clone(&self.eds_service),
             note: Arc::clone(&self.config.note),
             drops: Arc::clone(&self.drops),
             max_requests: self.config.cluster.max_requests,
@@ -90,22 +95,35 @@ fn children(config: &ClusterConfig, names: &mut ChildNames) -> Vec<ChildConfig<P
     numbers.into_iter().zip(priorities).map(child).collect()
 }
 
-/// The localities of each priority, collections looked up; one that cannot be had is empty.
+/// The localities of each priority with the endpoints they really have.
 fn resolve(resolved: &ResolvedEndpoints) -> Vec<Vec<LocalityConfig>> {
-    let priorities = resolved.endpoints.priorities.iter().map(|priority| {
-        let localities = priority.localities.iter().map(|locality| LocalityConfig {
-            locality: Arc::clone(&locality.locality),
-            weight: locality.weight,
-            endpoints: match &locality.source {
-                EndpointSource::Inline(endpoints) => Arc::clone(endpoints),
-                EndpointSource::Collection(name) => {
-                    resolved.collections.get(name.as_str()).cloned().unwrap_or_default()
-                }
-            },
+    let priorities = resolved.priorities().zip(&resolved.endpoints.priorities);
+    let localities = |(joined, priority): (Vec<JoinedLocality<'_>>, &EdsPriority)| {
+        let localities = joined.into_iter().zip(&priority.localities);
+        let localities = localities.map(|(joined, from)| LocalityConfig {
+            locality: Arc::clone(joined.locality),
+            weight: joined.weight,
+            endpoints: collection(resolved, joined, &from.source),
         });
         localities.collect()
-    });
-    priorities.collect()
+    };
+    priorities.map(localities).collect()
+}
+
+/// The endpoints of a locality: shared with the resource, unless some were left out.
+fn collection(
+    resolved: &ResolvedEndpoints,
+    joined: JoinedLocality<'_>,
+    source: &EndpointSource,
+) -> Arc<EndpointCollection> {
+    let whole = match source {
+        EndpointSource::Inline(endpoints) => Some(endpoints),
+        EndpointSource::Collection(name) => resolved.collections.get(name.as_str()),
+    };
+    match whole {
+        Some(whole) if whole.endpoints.len() == joined.endpoints.len() => Arc::clone(whole),
+        Some(_) | None => Arc::new(EndpointCollection { endpoints: joined.endpoints.into_iter().cloned().collect() }),
+    }
 }
 
 fn drops(config: &ClusterConfig) -> Arc<[DropCategory]> {
@@ -115,9 +133,10 @@ fn drops(config: &ClusterConfig) -> Arc<[DropCategory]> {
     }
 }
 
-fn eds_service(config: &ClusterConfig) -> &str {
+/// Empty if there is no such name.
+fn eds_service(config: &ClusterConfig) -> Arc<str> {
     match &config.cluster.kind {
-        ClusterKind::Eds { service_name: Some(name) } => name,
-        _ => "",
+        ClusterKind::Eds { service_name: Some(name) } => name.as_str().into(),
+        _ => "".into(),
     }
 }

@@ -14,7 +14,7 @@ use crate::tree::Subchannel;
 /// The policy of a cluster, or the one below wrr_locality.
 pub(crate) type EndpointPolicy = Switch<EndpointKind>;
 
-/// The kinds there are.
+/// The kinds there are. A policy that is parsed but not written yet serves as round_robin.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum EndpointKind {
     WrrLocality(WeightedTarget),
@@ -24,12 +24,11 @@ pub(crate) enum EndpointKind {
 
 impl Kind for EndpointKind {
     fn fits(&self, config: &PriorityConfig) -> bool {
-        matches!(
-            (self, &config.lb_policy),
-            (Self::WrrLocality(_), LbPolicy::WrrLocality(_))
-                | (Self::RoundRobin(_), LbPolicy::RoundRobin)
-                | (Self::PickFirst(_), LbPolicy::PickFirst { .. })
-        )
+        match config.lb_policy {
+            LbPolicy::WrrLocality(_) => matches!(self, Self::WrrLocality(_)),
+            LbPolicy::PickFirst { .. } => matches!(self, Self::PickFirst(_)),
+            LbPolicy::RoundRobin | _ => matches!(self, Self::RoundRobin(_)),
+        }
     }
 }
 
@@ -40,7 +39,6 @@ impl Policy for EndpointKind {
         match config.lb_policy {
             LbPolicy::WrrLocality(_) => Self::WrrLocality(WeightedTarget::new(cx, config)),
             LbPolicy::PickFirst { .. } => Self::PickFirst(PickFirstPolicy::new(cx, config)),
-            // A policy that is parsed but not written yet serves, if not as asked.
             LbPolicy::RoundRobin | _ => Self::RoundRobin(RoundRobin::new(cx, config)),
         }
     }

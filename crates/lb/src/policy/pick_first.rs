@@ -12,10 +12,12 @@
 //! pickers have no way back into the tree, so nothing could wake it.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_xds::Time;
+use mainstay_xds::resource::endpoint::{Addresses, Endpoint};
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
 use super::{Cx, Event, Policy, PriorityConfig, State, What, addresses};
@@ -95,6 +97,17 @@ impl PickFirst {
         }
     }
 
+    /// Takes in the addresses of one endpoint.
+    pub(crate) fn update_endpoint(&mut self, cx: &mut Cx<'_>, endpoint: &Endpoint) {
+        let same = match (&endpoint.addresses, &*self.candidates) {
+            (Addresses::One(new), [old]) => *new == old.spec.address && endpoint.hostname == old.spec.hostname,
+            _ => false,
+        };
+        if !same {
+            self.update(cx, addresses::flatten([endpoint]));
+        }
+    }
+
     pub(crate) fn handle(&mut self, cx: &mut Cx<'_>, what: What) {
         match what {
             What::Timer(_) => {
@@ -136,7 +149,7 @@ impl PickFirst {
     pub(crate) fn connection<S: Subchannel>(&self, handles: &Handles<S>) -> Option<Ready<S>> {
         let Phase::Ready(index) = self.phase else { return None };
         let candidate = self.candidates.get(index as usize)?;
-        let subchannel = handles.get(&candidate.subchannel?)?.clone();
+        let subchannel = handles.get(candidate.subchannel?)?.clone();
         Some(Ready { subchannel, hostname: candidate.spec.hostname.clone() })
     }
 
@@ -145,8 +158,13 @@ impl PickFirst {
         pool.last_error(self.candidates.get(self.last_failed as usize)?.subchannel?)
     }
 
+    /// Its place in the policy that it is part of.
+    pub(crate) fn slot(&self) -> u32 {
+        self.owner.slot
+    }
+
     /// The addresses.
-    pub(crate) fn addresses(&self) -> impl ExactSizeIterator<Item = std::net::SocketAddr> {
+    pub(crate) fn addresses(&self) -> impl ExactSizeIterator<Item = SocketAddr> {
         self.candidates.iter().map(|candidate| candidate.spec.address)
     }
 

@@ -258,3 +258,6 @@ const FAILOVER: Duration = Duration::from_secs(10);
 
 /// How long a child that is not in use is kept.
 const RETENTION: Duration = Duration::from_secs(15 * 60);
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,13 @@
 //! round_robin: every endpoint that is connected, in turn (A61, L-102 to L-104).
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 
 use mainstay_xds::resource::endpoint::Endpoint;
 
 use super::pick_first::PickFirst;
-use super::{Cx, Event, Policy, PriorityConfig, State, addresses};
+use super::{Cx, Event, Policy, PriorityConfig, State};
 use crate::picker::{InTurn, Picker};
 use crate::pool::{Handles, Pool};
 use crate::timers::Owner;
@@ -16,8 +17,8 @@ use crate::tree::Subchannel;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RoundRobin {
     owner: Owner,
-    /// By slot; a slot is never used twice.
-    endpoints: BTreeMap<u32, PickFirst>,
+    /// By slot; a slot is never used twice. A list, because with many endpoints a map is twice as large.
+    endpoints: Vec<PickFirst>,
     /// Slots in the order of the configuration.
     order: Vec<u32>,
     last_slot: u32,
@@ -48,7 +49,7 @@ impl Policy for RoundRobin {
     fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
         let mut policy = Self {
             owner: cx.new_owner(),
-            endpoints: BTreeMap::new(),
+            endpoints: Vec::new(),
             order: Vec::new(),
             last_slot: 0,
             tally: Tally::default(),
@@ -60,31 +61,41 @@ impl Policy for RoundRobin {
     }
 
     fn update(&mut self, cx: &mut Cx<'_>, config: &PriorityConfig) {
-        let mut known: BTreeMap<AddressSet, u32> =
-            self.endpoints.iter().map(|(slot, e)| (AddressSet::new(e.addresses()), *slot)).collect();
-        let mut old = std::mem::take(&mut self.endpoints);
+        // Where an endpoint was until now; `None` once it is listed.
+        let places = self.endpoints.iter().enumerate().map(|(at, e)| (AddressSet::new(e.addresses()), Some(at)));
+        let mut known: BTreeMap<AddressSet, Option<usize>> = places.collect();
+        let mut stays = vec![false; self.endpoints.len()];
+        let mut added = Vec::new();
         self.order.clear();
         for endpoint in config.endpoints() {
-            let set = AddressSet::of(endpoint);
-            let slot = match known.get(&set) {
-                Some(&slot) if self.endpoints.contains_key(&slot) => continue, // Listed twice.
-                Some(&slot) => slot,
-                None => {
-                    self.last_slot += 1;
-                    known.insert(set, self.last_slot);
-                    self.last_slot
+            match known.entry(AddressSet::of(endpoint)) {
+                Entry::Occupied(mut place) => {
+                    let Some(at) = place.insert(None) else { continue }; // Listed twice.
+                    stays[at] = true;
+                    self.endpoints[at].update_endpoint(cx, endpoint);
+                    self.order.push(self.endpoints[at].slot());
                 }
-            };
-            let mut machine = old.remove(&slot).unwrap_or_else(|| PickFirst::new(Owner { slot, ..self.owner }));
-            machine.update(cx, addresses::flatten([endpoint]));
-            self.endpoints.insert(slot, machine);
-            self.order.push(slot);
+                Entry::Vacant(place) => {
+                    place.insert(None);
+                    self.last_slot += 1;
+                    let mut machine = PickFirst::new(Owner { slot: self.last_slot, ..self.owner });
+                    machine.update_endpoint(cx, endpoint);
+                    added.push(machine);
+                    self.order.push(self.last_slot);
+                }
+            }
         }
-        for mut gone in old.into_values() {
-            gone.shut_down(cx);
-        }
+        let mut stays = stays.into_iter();
+        self.endpoints.retain_mut(|endpoint| {
+            let stays = stays.next().unwrap_or_default();
+            if !stays {
+                endpoint.shut_down(cx);
+            }
+            stays
+        });
+        self.endpoints.append(&mut added);
         self.tally = Tally::default();
-        self.endpoints.values().for_each(|endpoint| self.tally.add(endpoint.state()));
+        self.endpoints.iter().for_each(|endpoint| self.tally.add(endpoint.state()));
         self.draw_start(cx);
     }
 
@@ -92,7 +103,8 @@ impl Policy for RoundRobin {
         if event.owner.policy != self.owner.policy {
             return false;
         }
-        let Some(endpoint) = self.endpoints.get_mut(&event.owner.slot) else { return true };
+        let Some(at) = self.place(event.owner.slot) else { return true };
+        let endpoint = &mut self.endpoints[at];
         let before = endpoint.state();
         endpoint.handle(cx, event.what);
         let after = endpoint.state();
@@ -110,7 +122,7 @@ impl Policy for RoundRobin {
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
-        for endpoint in self.endpoints.values_mut() {
+        for endpoint in &mut self.endpoints {
             endpoint.shut_down(cx);
         }
     }
@@ -127,7 +139,7 @@ impl Policy for RoundRobin {
         let count = self.order.len();
         match self.state() {
             State::Ready => {
-                let endpoints = self.order.iter().filter_map(|slot| self.endpoints.get(slot));
+                let endpoints = self.order.iter().filter_map(|slot| self.endpoints.get(self.place(*slot)?));
                 let ready = endpoints.filter_map(|endpoint| endpoint.connection(handles)).collect();
                 Picker::InTurn(InTurn::new(ready, self.start))
             }
@@ -157,8 +169,12 @@ impl RoundRobin {
     }
 
     fn last_error(&self, pool: &Pool) -> Option<String> {
-        let latest = self.last_failed.and_then(|slot| self.endpoints.get(&slot)?.last_error(pool));
-        latest.or_else(|| self.endpoints.values().find_map(|endpoint| endpoint.last_error(pool)))
+        let latest = self.last_failed.and_then(|slot| self.endpoints.get(self.place(slot)?)?.last_error(pool));
+        latest.or_else(|| self.endpoints.iter().find_map(|endpoint| endpoint.last_error(pool)))
+    }
+
+    fn place(&self, slot: u32) -> Option<usize> {
+        self.endpoints.binary_search_by_key(&slot, PickFirst::slot).ok()
     }
 }
 

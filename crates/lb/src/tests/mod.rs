@@ -1,3 +1,12 @@
 //! The tree as a whole, from configuration to decision.
 
+mod cds;
+mod cluster_impl;
 mod cluster_manager;
+mod decisions;
+mod pick_first;
+mod random_walk;
+mod round_robin;
+mod switch;
+mod warm;
+mod weighted_target;

@@ -366,6 +366,11 @@ impl Model {
                 self.to_recover.insert(key.clone());
             }
         }
+        // What is released now and needed again in the same moment starts afresh.
+        for index in (0..self.servers.len()).filter(|index| !self.in_use(*index)).collect::<Vec<_>>() {
+            let attempt = self.servers[index].attempt;
+            self.servers[index] = Server { attempt, ..Server::default() };
+        }
     }
 
     /// Servers above the one in charge must send what it has overwritten once more.
@@ -489,15 +494,10 @@ impl Model {
             let Some(server) = authority.in_charge() else { continue };
             let stream = self.streams.values().find(|stream| stream.server == server);
             let Some(Listed::Since(since)) = stream.and_then(|stream| stream.listed(key)) else { continue };
-            // A timer that ran out while the server was not in charge runs once more.
-            let rounds = if authority.active_since <= *since { 1 } else { 2 };
-            let patience = self.patience(server) * rounds;
-            Invariant::Absence.holds(view.now.since(*since) <= patience, || {
-                format!(
-                    "{key} was asked for on {} {:?} ago and is still awaited",
-                    self.uri(server),
-                    view.now.since(*since)
-                )
+            // A timer that runs out while the server is not in charge runs once more.
+            let waited = view.now.since((*since).max(authority.active_since));
+            Invariant::Absence.holds(waited <= self.patience(server), || {
+                format!("{key} was asked for on {} {waited:?} ago and is still awaited", self.uri(server))
             })?;
         }
         Ok(())

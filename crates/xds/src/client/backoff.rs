@@ -12,17 +12,17 @@ use crate::Choose;
 /// (P-20). "Soon" is sooner than the pause that would follow; a stream that lives longer forgives
 /// the latter. So a server that answers and hangs up is not dialled in a hot loop.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Backoff {
+pub(super) struct Pacing {
     /// Attempts in a row without an answer.
     failures: u32,
     /// Answered streams in a row that ended, each but the first soon.
     ends: u32,
 }
 
-impl Backoff {
+impl Pacing {
     /// An attempt ended without an answer: the pause before the next one.
     pub(super) fn failed(&mut self, settings: &ClientSettings, choose: &mut dyn Choose) -> Duration {
-        let pause = jittered(delay(settings, self.failures), choose);
+        let pause = settings.backoff().delay(self.failures, choose);
         self.failures = self.failures.saturating_add(1);
         pause
     }
@@ -34,10 +34,10 @@ impl Backoff {
 
     /// An answered stream ended that was open for `lived`: the pause before the next one. None the first time.
     pub(super) fn ended(&mut self, lived: Duration, settings: &ClientSettings, choose: &mut dyn Choose) -> Duration {
-        match self.ends.checked_sub(1).map(|n| delay(settings, n)) {
-            Some(pause) if lived < pause => {
+        match self.ends.checked_sub(1) {
+            Some(earlier) if lived < settings.backoff().nominal(earlier) => {
                 self.ends = self.ends.saturating_add(1);
-                jittered(pause, choose)
+                settings.backoff().delay(earlier, choose)
             }
             _ => {
                 self.ends = 1;
@@ -45,24 +45,6 @@ impl Backoff {
             }
         }
     }
-}
-
-/// Delay `n` before jitter: the base times 1.6 to the power of `n`, up to the maximum.
-fn delay(settings: &ClientSettings, n: u32) -> Duration {
-    let mut delay = settings.backoff_base;
-    for _ in 0..n {
-        if delay >= settings.backoff_max || delay.is_zero() {
-            break;
-        }
-        delay = delay.saturating_mul(8) / 5;
-    }
-    delay.min(settings.backoff_max)
-}
-
-/// `delay` times a random factor between 0.8 and 1.2.
-fn jittered(delay: Duration, choose: &mut dyn Choose) -> Duration {
-    let thousandths = 800 + u32::try_from(choose.choose(401)).unwrap_or(200).min(400);
-    delay.saturating_mul(thousandths) / 1000
 }
 
 #[cfg(test)]
@@ -82,7 +64,7 @@ mod tests {
     #[test]
     fn delays_grow_by_1_6_up_to_the_maximum_p19() {
         let settings = ClientSettings::default();
-        let mut backoff = Backoff::default();
+        let mut backoff = Pacing::default();
         let pauses: Vec<_> = (0..13).map(|_| backoff.failed(&settings, &mut Always(MIDDLE)).as_millis()).collect();
         assert_eq!(pauses[..5], [1000, 1600, 2560, 4096, 6553]);
         assert_eq!(pauses[11..], [120_000, 120_000]);
@@ -91,14 +73,14 @@ mod tests {
     #[test]
     fn jitter_is_a_fifth_to_either_side_p19() {
         let settings = ClientSettings::default();
-        assert_eq!(Backoff::default().failed(&settings, &mut Always(0)), Duration::from_millis(800));
-        assert_eq!(Backoff::default().failed(&settings, &mut Always(u64::MAX)), Duration::from_millis(1200));
+        assert_eq!(Pacing::default().failed(&settings, &mut Always(0)), Duration::from_millis(800));
+        assert_eq!(Pacing::default().failed(&settings, &mut Always(u64::MAX)), Duration::from_millis(1200));
     }
 
     #[test]
     fn a_response_forgives_failures_p20() {
         let settings = ClientSettings::default();
-        let mut backoff = Backoff::default();
+        let mut backoff = Pacing::default();
         for _ in 0..5 {
             backoff.failed(&settings, &mut Always(MIDDLE));
         }
@@ -109,7 +91,7 @@ mod tests {
     #[test]
     fn answered_streams_that_end_soon_again_and_again_are_paced_p18() {
         let settings = ClientSettings::default();
-        let mut backoff = Backoff::default();
+        let mut backoff = Pacing::default();
         let mut end = |lived| backoff.ended(Duration::from_millis(lived), &settings, &mut Always(MIDDLE)).as_millis();
         assert_eq!([end(0), end(0), end(1599), end(2559)], [0, 1000, 1600, 2560]);
         // Longer than the pause that would follow (4.096 s): all is forgiven.

@@ -213,7 +213,8 @@ impl Cached {
         }
     }
 
-    /// Whether there is no usable data and it is not known that there is none (A71 as `design.md` reads it).
+    /// Whether there is no usable data and it is not known that there is none (A71 as `design.md` reads it): it was
+    /// only ever requested, rejected, timed out as transient, or answered by an error other than NOT_FOUND.
     pub(super) fn is_uncached(&self) -> bool {
         match self {
             Self::Requested => true,

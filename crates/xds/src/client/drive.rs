@@ -1,12 +1,14 @@
 //! Events and deadlines in, actions out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::Node;
 
 use super::authority::AuthorityId;
-use super::server::{Link, Opening, ServerId};
+use super::intern::{Intern, Unshared};
+use super::server::{Link, Opening, Server, ServerId};
 use super::timers::TimerKind;
 use super::{Action, ClientSettings, ErrorKind, Event, Output, Report, ResourceError, StreamId, XdsClient};
 use crate::bootstrap::Bootstrap;
@@ -17,9 +19,14 @@ use crate::{Choose, Time};
 impl XdsClient {
     /// Takes in what happened outside.
     pub fn handle_event(&mut self, now: Time, choose: &mut dyn Choose, event: Event) {
+        self.handle_event_sharing(now, choose, &mut Unshared, event);
+    }
+
+    /// Takes in what happened outside, and shares parsed resources with other clients.
+    pub fn handle_event_sharing(&mut self, now: Time, choose: &mut dyn Choose, intern: &mut dyn Intern, event: Event) {
         let (Event::Opened(stream) | Event::Sent(stream) | Event::Received(stream, _) | Event::Closed(stream, _)) =
             &event;
-        let of_stream = |server: &super::server::Server| server.link.stream_id() == Some(*stream);
+        let of_stream = |server: &Server| server.link.stream_id() == Some(*stream);
         let Some(server) = self.servers.iter().position(of_stream).map(ServerId) else {
             return; // P-26: a stream that we closed.
         };
@@ -27,7 +34,7 @@ impl XdsClient {
         match event {
             Event::Opened(_) => self.on_opened(now, server),
             Event::Sent(_) => self.on_sent(now, server),
-            Event::Received(_, message) => self.on_message(now, server, message),
+            Event::Received(_, message) => self.on_message(now, server, message, intern),
             Event::Closed(_, cause) => match self.take_stream(now, server) {
                 Some(lived) => self.stream_ended(now, choose, server, lived, &cause.to_string()),
                 None => self.attempt_failed(now, choose, server, &cause.to_string()),
@@ -130,7 +137,7 @@ impl XdsClient {
     }
 
     /// How long a resource may be missing on this server, and whether that is then a transient error (P-56, C-28).
-    fn resource_timeout(&self, server: ServerId) -> (std::time::Duration, bool) {
+    fn resource_timeout(&self, server: ServerId) -> (Duration, bool) {
         let features = self.servers[server.0].config.features;
         if self.bootstrap.guards.data_error_handling && features.resource_timer_is_transient_error {
             (self.settings.transient_resource_timeout, true)

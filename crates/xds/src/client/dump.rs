@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::cache::Entry;
 use super::server::{Link, Server};
 use super::{Provenance, ResourceError, XdsClient};
 use crate::bootstrap::ServerConfig;
@@ -75,7 +76,7 @@ pub enum ServerState {
 impl XdsClient {
     /// Every watched resource, by type and name (C-61).
     pub fn dump(&self) -> Vec<ResourceStatus> {
-        let status = |(resource, entry): (ResourceKey, &super::cache::Entry)| ResourceStatus {
+        let status = |(resource, entry): (ResourceKey, &Entry)| ResourceStatus {
             resource,
             state: entry.cached.state(),
             value: (entry.cached.held())

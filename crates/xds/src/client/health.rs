@@ -1,11 +1,14 @@
 //! Failure, fallback and recovery of servers (A57, A71, A95).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::authority::{AuthorityId, Unreachable};
 use super::server::{Answered, Link, Outage, Paused, ServerId};
 use super::timers::TimerKind;
 use super::{Action, Report, XdsClient};
+use crate::bootstrap::ServerConfig;
+use crate::name::AuthorityKey;
 use crate::resource::ResourceType;
 use crate::{Choose, Time};
 
@@ -13,7 +16,7 @@ impl XdsClient {
     /// An attempt ended without an answer: a connectivity failure (P-17, C-32).
     pub(super) fn attempt_failed(&mut self, now: Time, choose: &mut dyn Choose, server: ServerId, cause: &str) {
         let failed = &mut self.servers[server.0];
-        let pause = failed.backoff.failed(&self.settings, choose);
+        let pause = failed.pacing.failed(&self.settings, choose);
         let since = failed.outage.as_ref().map_or(now, |outage| outage.since);
         failed.outage = Some(Outage { cause: cause.into(), since });
         let report = Report::Unreachable(failed.config.clone(), cause.to_owned(), pause);
@@ -36,7 +39,7 @@ impl XdsClient {
         cause: &str,
     ) {
         let ended = &mut self.servers[server.0];
-        let pause = ended.backoff.ended(lived, &self.settings, choose);
+        let pause = ended.pacing.ended(lived, &self.settings, choose);
         let report = Report::StreamEnded(ended.config.clone(), cause.to_owned(), pause);
         self.report(report);
         if !pause.is_zero() {
@@ -67,7 +70,7 @@ impl XdsClient {
     /// A response came: the server is reachable (C-31), and failures are forgiven (P-20).
     pub(super) fn server_answered(&mut self, server: ServerId) {
         let answered = &mut self.servers[server.0];
-        answered.backoff.answered();
+        answered.pacing.answered();
         answered.outage = None;
         answered.link = match answered.take_link() {
             Link::Unanswered(unanswered) => {
@@ -104,11 +107,7 @@ impl XdsClient {
 
     /// Another server is in charge. Every stream is checked for what it must list now, also one that another
     /// authority shares and that is open already.
-    fn active_changed(
-        &mut self,
-        id: AuthorityId,
-        report: impl FnOnce(crate::name::AuthorityKey, std::sync::Arc<crate::bootstrap::ServerConfig>) -> Report,
-    ) {
+    fn active_changed(&mut self, id: AuthorityId, report: impl FnOnce(AuthorityKey, Arc<ServerConfig>) -> Report) {
         let authority = &self.authorities[id.0];
         let Some(active) = authority.active() else { return };
         let (key, config) = (authority.key.clone(), self.servers[active.0].config.clone());

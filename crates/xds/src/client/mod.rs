@@ -4,6 +4,12 @@
 //! ([`XdsClient::watch`], [`XdsClient::unwatch`]) and events ([`XdsClient::handle_event`],
 //! [`XdsClient::handle_timeout`]) go in, then [`XdsClient::poll_output`] is drained until it
 //! answers [`Output::Wait`].
+//!
+//! Nothing is sent, opened, closed or told before it is polled. What is handed out then is the
+//! difference between what is watched and known at that moment and what servers and watchers were
+//! told last. So commands that come together cost one request, and news of one resource are one
+//! notification. In `server` and `stream` is what is known of the servers, in `authority` which of
+//! them is in charge, in `cache` what they delivered; `response`, `health` and `drive` change it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,11 +17,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::Time;
 use crate::bootstrap::{Bootstrap, ServerConfig};
 use crate::invalid::Invalid;
 use crate::name::{AuthorityKey, ResourceKey};
 use crate::resource::{Resource, ResourceType};
+use crate::{Backoff, Time};
 
 mod authority;
 mod backoff;
@@ -24,6 +30,7 @@ mod drive;
 mod dump;
 mod error;
 mod health;
+mod intern;
 mod notify;
 mod response;
 mod server;
@@ -35,6 +42,7 @@ mod wire;
 mod tests;
 
 pub use dump::{RawValue, ResourceState, ResourceStatus, ServerState, ServerStatus};
+pub use intern::{Intern, Parsed};
 
 use authority::{Authority, AuthorityId};
 use cache::Cache;
@@ -261,6 +269,13 @@ impl Default for ClientSettings {
     }
 }
 
+impl ClientSettings {
+    /// How pauses between attempts grow.
+    fn backoff(&self) -> Backoff {
+        Backoff::new(self.backoff_base, self.backoff_max)
+    }
+}
+
 /// The client of one target.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct XdsClient {
@@ -335,6 +350,14 @@ impl XdsClient {
         }
     }
 
+    /// Forgets past failures: servers that wait for their next attempt are tried at once (C-83).
+    pub fn reset_backoff(&mut self) {
+        self.settled = false;
+        for (index, server) in self.servers.iter_mut().enumerate() {
+            server.reset_backoff(ServerId(index), &mut self.timers);
+        }
+    }
+
     /// Whether nothing is watched, open or left to do.
     pub fn is_idle(&self) -> bool {
         let at_rest = |server: &Server| matches!(server.link, server::Link::Idle);
@@ -364,8 +387,10 @@ impl XdsClient {
         }
         let bootstrap = self.bootstrap.clone();
         let Some((configs, reachability_only)) = bootstrap.servers_of(&authority) else {
-            let AuthorityKey::Named(name) = authority else { unreachable!("the top level has servers (B-9)") };
-            return Err(ErrorKind::UnknownAuthority(name.to_string()));
+            return Err(ErrorKind::UnknownAuthority(match authority {
+                AuthorityKey::TopLevel => String::new(),
+                AuthorityKey::Named(name) => name.to_string(),
+            }));
         };
         let mut servers = Vec::with_capacity(configs.len());
         let usable = if bootstrap.guards.fallback { configs.len() } else { 1 }; // A71's guard.

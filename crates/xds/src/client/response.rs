@@ -1,7 +1,6 @@
 //! A response: read first, then taken in, in one step.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map;
+use std::collections::{BTreeMap, btree_map};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -9,6 +8,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::cache::{Cached, Held, NOT_FOUND};
+use super::intern::{Intern, Parsed};
 use super::server::ServerId;
 use super::stream::Answer;
 use super::wire::{self, DiscoveryResponse, Named, WRAPPER, Wrapper};
@@ -16,7 +16,7 @@ use super::{Action, ErrorKind, Provenance, Report, ResourceError, XdsClient};
 use crate::Time;
 use crate::invalid::Invalid;
 use crate::name::ResourceKey;
-use crate::resource::{ParseContext, Resource, ResourceType, decode};
+use crate::resource::{ParseContext, ResourceType, decode};
 
 /// What a response says, before it changes anything.
 #[derive(Default)]
@@ -36,7 +36,7 @@ enum Outcome {
     /// The value in use, byte for byte, from the same server.
     Unchanged,
     /// A value.
-    Value(Resource, Bytes),
+    Value(Parsed),
     /// A good value that nobody watches (P-41).
     Unasked,
     /// A value that cannot be used.
@@ -48,7 +48,7 @@ enum Outcome {
 impl XdsClient {
     /// Takes in a message. What is not a response to something asked on this stream is ignored, and the stream goes
     /// on (P-36).
-    pub(super) fn on_message(&mut self, now: Time, server: ServerId, message: Bytes) {
+    pub(super) fn on_message(&mut self, now: Time, server: ServerId, message: Bytes, intern: &mut dyn Intern) {
         let config = &self.servers[server.0].config;
         let response = match DiscoveryResponse::decode(message) {
             Ok(response) => response,
@@ -59,7 +59,7 @@ impl XdsClient {
         };
         let asked = |t: &ResourceType| self.servers[server.0].link.stream().is_some_and(|s| s.asked(*t));
         match ResourceType::from_type_url(&response.type_url).filter(asked) {
-            Some(resource_type) => self.on_response(now, server, resource_type, response),
+            Some(resource_type) => self.on_response(now, server, resource_type, response, intern),
             None => {
                 let what = format!("a response of type {:?}, which was not asked for", response.type_url);
                 let report = Report::Ignored(config.clone(), what);
@@ -68,8 +68,15 @@ impl XdsClient {
         }
     }
 
-    fn on_response(&mut self, now: Time, server: ServerId, resource_type: ResourceType, response: DiscoveryResponse) {
-        let reading = self.read(server, resource_type, &response);
+    fn on_response(
+        &mut self,
+        now: Time,
+        server: ServerId,
+        resource_type: ResourceType,
+        response: DiscoveryResponse,
+        intern: &mut dyn Intern,
+    ) {
+        let reading = self.read(server, resource_type, &response, intern);
         self.server_answered(server);
         if reading.is_valid() {
             self.recover(server);
@@ -128,7 +135,7 @@ impl XdsClient {
                     return; // Nothing to tell: a resend costs no more than this.
                 }
             }
-            Outcome::Value(resource, raw) => {
+            Outcome::Value(Parsed { resource, bytes: raw }) => {
                 entry.accept(Held { resource, raw, server, provenance: provenance.clone() });
             }
             Outcome::Invalid(invalid) => {
@@ -193,10 +200,16 @@ impl XdsClient {
     }
 
     /// Reads a response without changing anything.
-    fn read(&self, server: ServerId, resource_type: ResourceType, response: &DiscoveryResponse) -> Reading {
+    fn read(
+        &self,
+        server: ServerId,
+        resource_type: ResourceType,
+        response: &DiscoveryResponse,
+        intern: &mut dyn Intern,
+    ) -> Reading {
         let mut reading = Reading::default();
         for (index, any) in response.resources.iter().enumerate() {
-            let (name, outcome) = self.read_resource(server, resource_type, any);
+            let (name, outcome) = self.read_resource(server, resource_type, any, intern);
             reading.add(resource_type, name, outcome, || format!("resources[{index}]"));
         }
         if self.bootstrap.guards.data_error_handling {
@@ -214,6 +227,7 @@ impl XdsClient {
         server: ServerId,
         resource_type: ResourceType,
         any: &wire::Any,
+        intern: &mut dyn Intern,
     ) -> (Option<Arc<str>>, Outcome) {
         let wrapper; // Outlives the borrow of its content.
         let (mut name, mut any) = (None, any);
@@ -243,13 +257,16 @@ impl XdsClient {
             Err(fault) => return (None, fault),
         };
         let cx = ParseContext { bootstrap: &self.bootstrap, server: &self.servers[server.0].config };
+        let is_asked = |name: &Arc<str>| self.cache.get(resource_type, name).is_some();
+        if name.as_ref().is_some_and(is_asked)
+            && let Some(parsed) = intern.find(resource_type, &any.value, cx)
+        {
+            return (name, Outcome::Value(parsed));
+        }
         let outcome = match (decode(resource_type, &any.value, cx).result, &name) {
             (Err(faults), _) => Outcome::Invalid(faults),
             (Ok(_), None) => invalid("", "has no name: expected a Resource wrapper that names it"),
-            (Ok(resource), Some(name)) if self.cache.get(resource_type, name).is_some() => {
-                // A copy: a slice would keep the whole response in memory for as long as one resource of it.
-                Outcome::Value(resource, Bytes::copy_from_slice(&any.value))
-            }
+            (Ok(resource), Some(name)) if is_asked(name) => Outcome::Value(intern.keep(resource, &any.value, cx)),
             (Ok(_), Some(_)) => Outcome::Unasked,
         };
         (name, outcome)
@@ -331,7 +348,7 @@ impl Reading {
     /// Whether the response shows a server that works: it is good as a whole, or something in it is of use. One
     /// that is bad throughout must not make us leave a fallback server that serves well.
     fn is_valid(&self) -> bool {
-        let of_use = |outcome: &Outcome| matches!(outcome, Outcome::Unchanged | Outcome::Value(..));
+        let of_use = |outcome: &Outcome| matches!(outcome, Outcome::Unchanged | Outcome::Value(_));
         self.faults.is_empty() || self.outcomes.values().any(of_use)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::StreamId;
-use super::backoff::Backoff;
+use super::backoff::Pacing;
 use super::stream::Stream;
 use super::timers::{TimerKind, Timers};
 use super::wire::Request;
@@ -24,7 +24,7 @@ pub(super) struct Server {
     /// `config.server_uri`, to be shared by errors.
     pub uri: Arc<str>,
     pub link: Link,
-    pub backoff: Backoff,
+    pub pacing: Pacing,
     /// Set by an attempt without an answer, cleared only by an answer (C-31).
     pub outage: Option<Outage>,
     /// The last version of each type that was taken from this server. Survives streams (P-32).
@@ -100,7 +100,7 @@ impl Server {
             uri: config.server_uri.as_str().into(),
             config,
             link: Link::Idle,
-            backoff: Backoff::default(),
+            pacing: Pacing::default(),
             outage: None,
             versions: BTreeMap::new(),
         }
@@ -110,10 +110,18 @@ impl Server {
     pub(super) fn release(&mut self, id: ServerId, timers: &mut Timers) -> Option<StreamId> {
         let stream = self.link.stream_id();
         self.take_link().cancel_timers(id, timers);
-        self.backoff = Backoff::default();
+        self.pacing = Pacing::default();
         self.outage = None;
         self.versions.clear();
         stream
+    }
+
+    /// Forgets past failures, and the pause that they caused.
+    pub(super) fn reset_backoff(&mut self, id: ServerId, timers: &mut Timers) {
+        self.pacing = Pacing::default();
+        if let Link::Paused(_) = self.link {
+            self.take_link().cancel_timers(id, timers);
+        }
     }
 
     /// Leaves the current state, which the caller replaces by another.

@@ -96,7 +96,7 @@ impl Stream {
         }
     }
 
-    /// The next request, if one is due and none is on its way. Names that it lists no more go to `removed`.
+    /// The next request, if one is due and none is on its way.
     ///
     /// `wanted` tells the names that are watched now, in order; `version` the version in use.
     pub(super) fn next_request(

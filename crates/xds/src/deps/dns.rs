@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::config::ResolvedEndpoints;
 use super::{Action, DepsSettings};
@@ -131,8 +130,9 @@ impl Lookups {
             }
             failed => {
                 lookup.failure = Some(failed.map_or_else(Into::into, |_| "the answer has no addresses".into()));
+                let pause = settings.resolution_backoff.delay(lookup.failures, choose);
                 lookup.failures = lookup.failures.saturating_add(1);
-                Some(now + backoff(lookup.failures, choose))
+                Some(now + pause)
             }
         };
         lookup.phase = Phase::Resting { asked, next };
@@ -229,15 +229,3 @@ fn endpoints_of(name: &DnsName, addresses: &[SocketAddr]) -> Arc<ResolvedEndpoin
     let endpoints = Endpoints { priorities: vec![priority], ..Endpoints::default() };
     Arc::new(ResolvedEndpoints { endpoints: Arc::new(endpoints), collections: BTreeMap::new() })
 }
-
-/// The pause after so many failures: 1 s, each 1.6 times the one before, 120 s at most, then 20 % more or less.
-fn backoff(failures: u32, choose: &mut dyn Choose) -> Duration {
-    let exponent = failures.saturating_sub(1).min(BACKOFF_STEPS);
-    let micros = (0..exponent).fold(BACKOFF_BASE, |pause, _| pause * 8 / 5).min(BACKOFF_MAX).as_micros() as u64;
-    Duration::from_micros(micros / 1_000 * (800 + choose.choose(401)))
-}
-
-const BACKOFF_BASE: Duration = Duration::from_secs(1);
-const BACKOFF_MAX: Duration = Duration::from_secs(120);
-/// After so many failures the pause does not grow any more: 1.6 to the power of 11 is more than 120.
-const BACKOFF_STEPS: u32 = 11;

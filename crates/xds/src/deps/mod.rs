@@ -23,7 +23,7 @@ use crate::name::{AuthorityKey, ResourceKey};
 use crate::resource::listener::{HttpConnectionManager, RouteSource};
 use crate::resource::route::VirtualHost;
 use crate::resource::{Listener, ResourceType, RouteConfig};
-use crate::{Choose, Time};
+use crate::{Backoff, Choose, Time};
 
 mod config;
 mod dns;
@@ -78,6 +78,8 @@ pub struct DepsSettings {
     pub min_resolution_interval: Duration,
     /// Look names up again after this long; never if absent.
     pub resolution_refresh: Option<Duration>,
+    /// Pauses between lookups of a name that fail.
+    pub resolution_backoff: Backoff,
 }
 
 impl Default for DepsSettings {
@@ -87,6 +89,7 @@ impl Default for DepsSettings {
             switch_timeout: Duration::from_secs(15),
             min_resolution_interval: Duration::from_secs(30),
             resolution_refresh: None,
+            resolution_backoff: Backoff::default(),
         }
     }
 }
@@ -269,7 +272,7 @@ impl DependencyManager {
         self.graph.sweep(&mut self.out);
     }
 
-    /// What the channel uses: the last configuration or error that was published.
+    /// What the channel uses: the last configuration, an error in its place, or nothing yet.
     pub fn in_force(&self) -> Option<Result<&Arc<XdsConfig>, &Arc<ConfigError>>> {
         match self.in_force.as_ref()? {
             Ok(()) => self.published.as_ref().map(Ok),

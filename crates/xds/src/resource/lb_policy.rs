@@ -1,5 +1,7 @@
 //! The LB policy of a cluster as a typed tree. No JSON between policies.
 
+use std::fmt;
+
 use envoy_types::pb::envoy::config::cluster::v3 as pb;
 use envoy_types::pb::envoy::extensions::load_balancing_policies as pb_policies;
 use envoy_types::pb::google::protobuf::value::Kind;
@@ -23,6 +25,18 @@ pub enum LbPolicy {
         /// Shuffle the endpoints first (A62).
         shuffle: bool,
     },
+}
+
+impl fmt::Display for LbPolicy {
+    /// The names of gRPC's registry, a parent before its child.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WrrLocality(child) => write!(f, "wrr_locality of {child}"),
+            Self::RoundRobin => f.write_str("round_robin"),
+            Self::PickFirst { shuffle: false } => f.write_str("pick_first"),
+            Self::PickFirst { shuffle: true } => f.write_str("pick_first of shuffled endpoints"),
+        }
+    }
 }
 
 /// How one policy is named and read. A new policy is one more of these in [`POLICIES`], and an arm in

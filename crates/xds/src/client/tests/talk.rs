@@ -42,7 +42,7 @@ use prost::{Message, Name};
 use crate::bootstrap::{AuthorityOptions, Bootstrap, Guards, Node, ServerConfig, ServerFeatures};
 use crate::client::wire::{Any, DiscoveryResponse, Named, ResourceError, Status, WRAPPER, Wrapper};
 use crate::client::{
-    self, Action, ClientSettings, CloseCause, ErrorKind, Event, Output, StreamId, Update, WatchId, XdsClient,
+    self, Action, ClientSettings, CloseCause, ErrorKind, Event, Output, Report, StreamId, Update, WatchId, XdsClient,
 };
 use crate::name::AuthorityKey;
 use crate::resource::cluster::ClusterKind;
@@ -164,6 +164,21 @@ impl Talk {
         assert!(expected == actual, "expected:\n{expected}\n\nactual:\n{actual}\n");
     }
 
+    /// As [`Talk::run`], but of what the client does only lines that start with one of `prefixes` count.
+    #[track_caller]
+    pub(super) fn run_filtered(&mut self, prefixes: &[&str], transcript: &str) {
+        let expected = dedent(transcript);
+        let mut actual = Vec::new();
+        for line in expected.iter().filter(|line| !line.starts_with(' ')) {
+            actual.push(line.clone());
+            let done =
+                self.step(line).into_iter().filter(|done| prefixes.iter().any(|prefix| done.starts_with(prefix)));
+            actual.extend(done.map(|done| format!("  {done}")));
+        }
+        let (expected, actual) = (expected.join("\n"), actual.join("\n"));
+        assert!(expected == actual, "expected:\n{expected}\n\nactual:\n{actual}\n");
+    }
+
     /// Does what a line says, and everything that the client wants done about it.
     pub(super) fn step(&mut self, line: &str) -> Vec<String> {
         if let Some(span) = line.strip_prefix("wait ") {
@@ -232,7 +247,8 @@ impl Talk {
         done
     }
 
-    fn drain(&mut self) -> Vec<String> {
+    /// Everything that the client wants done.
+    pub(super) fn drain(&mut self) -> Vec<String> {
         let mut done = Vec::new();
         while let Output::Do(action) = self.client.poll_output() {
             match action {
@@ -263,7 +279,7 @@ impl Talk {
                 Action::ActiveServer(AuthorityKey::Named(name), server) => {
                     done.push(format!("active {} for {name}", server.server_uri));
                 }
-                Action::Report(report) if self.show_reports => done.push(format!("{report:?}")),
+                Action::Report(report) if self.show_reports => done.push(report_text(&report)),
                 Action::Report(_) => {}
             }
         }
@@ -363,6 +379,12 @@ fn encoded(kind: ResourceType, name: &str, value: Option<&str>) -> Bytes {
             cluster::Cluster {
                 name,
                 eds_cluster_config: Some(eds),
+                lrs_server: Some(core::ConfigSource {
+                    config_source_specifier: Some(core::config_source::ConfigSourceSpecifier::Self_(
+                        core::SelfConfigSource::default(),
+                    )),
+                    ..Default::default()
+                }),
                 cluster_discovery_type: value.map(|_| cluster::cluster::ClusterDiscoveryType::Type(discovery)),
                 ..Default::default()
             }
@@ -389,8 +411,7 @@ fn encoded(kind: ResourceType, name: &str, value: Option<&str>) -> Bytes {
                 })
             });
             let entries = vec![CollectionEntry { resource_specifier: inline }];
-            endpoint::LbEndpointCollection { entries: entries.into_iter().collect(), ..Default::default() }
-                .encode_to_vec()
+            endpoint::LbEndpointCollection { entries }.encode_to_vec()
         }
     }
     .into()
@@ -487,6 +508,30 @@ fn error_text(error: &client::ResourceError) -> String {
     }
 }
 
+fn report_text(report: &Report) -> String {
+    match report {
+        Report::Connecting(server) => format!("Connecting {}", server.server_uri),
+        Report::Connected(server) => format!("Connected {}", server.server_uri),
+        Report::Answered(server) => format!("Answered {}", server.server_uri),
+        Report::Unreachable(server, cause, pause) => {
+            format!("Unreachable {} {} {} ms", server.server_uri, short_cause(cause), pause.as_millis())
+        }
+        Report::StreamEnded(server, cause, pause) => {
+            format!("StreamEnded {} {} {} ms", server.server_uri, short_cause(cause), pause.as_millis())
+        }
+        Report::FellBack(_, server) => format!("FellBack {}", server.server_uri),
+        Report::Recovered(_, server) => format!("Recovered {}", server.server_uri),
+        Report::Acked(server, kind, version, count) => format!("Acked {} {kind} {version} {count}", server.server_uri),
+        Report::Nacked(server, kind, version, text) => {
+            format!("Nacked {} {kind} {version} {}", server.server_uri, short_faults(*kind, text.clone()))
+        }
+        Report::TimedOut(server, resource) => format!("TimedOut {} {resource}", server.server_uri),
+        Report::Ignored(server, what) => format!("Ignored {} {what}", server.server_uri),
+        Report::DeletionIgnored(server, resource) => format!("DeletionIgnored {} {resource}", server.server_uri),
+        Report::DeletionOver(server, resource) => format!("DeletionOver {} {resource}", server.server_uri),
+    }
+}
+
 /// What the transcript calls the reasons that [`Talk::happen`] gives.
 fn short_cause(cause: &str) -> &str {
     match cause {
@@ -497,7 +542,7 @@ fn short_cause(cause: &str) -> &str {
     }
 }
 
-/// A NACK in which the faults that [`encoded`] makes, which are other people's texts, are cut short.
+/// A NACK in which the faults that [`encoded`] makes, which are texts of the parsers, are cut short.
 fn short_faults(kind: ResourceType, text: String) -> String {
     let bootstrap = Bootstrap::builder().server(ServerConfig::insecure("a")).build().expect("a good bootstrap");
     let cx = ParseContext { bootstrap: &bootstrap, server: &bootstrap.servers[0] };

@@ -549,15 +549,7 @@ fn bootstrap() -> Bootstrap {
         client_default_listener_resource_name_template: "%s".into(),
         server_listener_resource_name_template: None,
         certificate_providers: [("known".to_owned(), files)].into(),
-        guards: Guards {
-            fallback: true,
-            endpoint_fallback: true,
-            data_error_handling: true,
-            federation: true,
-            aggregate_cluster_backward_compat: false,
-            authority_rewrite: true,
-            call_creds: true,
-        },
+        guards: Guards::default(),
     }
 }
 

@@ -26,15 +26,7 @@ impl Origin {
             call_creds: Vec::new(),
             features: ServerFeatures { trusted_xds_server, ..Default::default() },
         });
-        let guards = Guards {
-            fallback: true,
-            endpoint_fallback: true,
-            data_error_handling: true,
-            federation: true,
-            aggregate_cluster_backward_compat: false,
-            authority_rewrite: true,
-            call_creds: true,
-        };
+        let guards = Guards::default();
         let bootstrap = Bootstrap {
             servers: vec![server.clone()],
             node: Node::default(),

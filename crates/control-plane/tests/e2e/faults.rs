@@ -10,8 +10,6 @@ use tonic::Code;
 
 use crate::common::{Client, channel, in_time};
 
-mod common;
-
 #[tokio::test]
 async fn a_black_hole_accepts_connections_and_says_nothing() {
     let server = serve().await;

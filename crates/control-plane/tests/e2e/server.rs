@@ -6,8 +6,6 @@ use tonic::Code;
 
 use crate::common::{Client, channel, in_time};
 
-mod common;
-
 #[tokio::test]
 async fn a_client_walks_from_listener_to_endpoints() {
     // P-93.
@@ -59,6 +57,33 @@ async fn a_client_that_does_not_read_gets_the_last_update_and_may_skip_others() 
         read += 1;
     }
     assert!(read < 50, "{read}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_stream_misses_the_last_of_many_updates() {
+    let server = serve(clusters(["a"])).await;
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        let mut client = Client::connect(server.addr()).await;
+        client.subscribe(TypeUrl::ENDPOINTS, &["a"]);
+        clients.push(tokio::spawn(async move {
+            loop {
+                let response = client.response().await;
+                client.ack(&response, &["a"]);
+                if response.version_info == "last" {
+                    return;
+                }
+            }
+        }));
+    }
+    for port in 1..500 {
+        server.control_plane().update(|s| s.insert(resources::endpoints("a", [format!("h:{port}")])));
+    }
+    let last = clusters(["a"]).endpoints(resources::endpoints("a", ["h:500"])).version(TypeUrl::ENDPOINTS, "last");
+    server.control_plane().set(last);
+    for client in clients {
+        in_time(client).await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,4 @@
 //! A client that speaks ADS word by word.
-#![allow(dead_code, reason = "every test binary uses another part of it")]
 
 use std::net::SocketAddr;
 use std::time::Duration;

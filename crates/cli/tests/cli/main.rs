@@ -1,16 +1,19 @@
 //! The program as its users see it: whole outputs, exit codes, signals.
 
-use std::{
-    io::{BufRead as _, BufReader, Read as _},
-    net::TcpListener,
-    process::{Child, Command, Output, Stdio},
-};
+mod get;
+mod program;
+mod serve;
+mod xds;
+
+use std::net::TcpListener;
 
 use mainstay_testservice::{
     Backend,
     proto::{SimpleRequest, test_service_client::TestServiceClient},
 };
 use serde_json::Value;
+
+use crate::program::{Running, mainstay, text};
 
 #[test]
 fn help_tells_the_commands_and_the_exit_codes() {
@@ -24,9 +27,11 @@ xDS channels that keep working when the control plane does not
 Usage: mainstay <COMMAND>
 
 Commands:
+  demo     Watch a small mesh survive the death of its parts, in one process and without any setup
+  serve    Serve the xDS resources in a directory of YAML and JSON files, and follow their changes
   backend  Serve grpc.testing.TestService, to have something to send RPCs to
   load     Send RPCs to targets at a steady rate and tell what became of them
-  demo     Watch a small mesh survive the death of its parts, in one process and without any setup
+  get      Resolve an xDS target as a channel does and show the configuration with its sources
   help     Print this message or the help of the given subcommand(s)
 
 Options:
@@ -38,6 +43,13 @@ Exit codes:
   1  it could not be done; the error says why and what to do
   2  the command line was wrong
   3  it ran, but RPCs failed that should not have
+  4  it ran, but only a part of the configuration can be used
+
+Environment:
+  GRPC_XDS_BOOTSTRAP         the file of the bootstrap for xds: targets
+  GRPC_XDS_BOOTSTRAP_CONFIG  its content, where there is no file
+  RUST_LOG                   what to log on standard error, such as mainstay=debug
+  NO_COLOR                   no colours
 "
     );
 }
@@ -63,6 +75,8 @@ Options:
       --rpc-timeout <T>     The deadline of each call [default: 20s]
       --wait-for-ready      Let calls wait for a connection instead of failing while there is none
                             (xds: targets only)
+      --admin <ADDR>        Serve CSDS at this HOST:PORT: what the channels hold, from which server,
+                            and what is wrong with it
       --fail-on-failed-rpc  End with exit code 3 if any call failed
       --json                Print each finished call as a line of JSON: t0, t, ms, target, ok, code,
                             server_id, details
@@ -252,67 +266,6 @@ async fn a_reader_that_leaves_ends_load_with_success() {
     assert_eq!(code, 0);
 }
 
-/// Runs the program to its end.
-fn mainstay(args: &[&str]) -> Output {
-    command(args).output().unwrap()
-}
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
-    command.args(args).stdin(Stdio::null()).env_remove("CLICOLOR_FORCE");
-    command
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
-}
-
 async fn backend(id: &str) -> Backend {
     Backend::spawn("127.0.0.1:0", id).await.unwrap()
-}
-
-/// The program while it runs. Dropping it kills it, so that no failed test leaves one behind.
-struct Running {
-    child: Child,
-    stdout: Option<BufReader<std::process::ChildStdout>>,
-}
-
-impl Running {
-    fn start(args: &[&str]) -> Self {
-        let mut child = command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let stdout = child.stdout.take().map(BufReader::new);
-        Self { child, stdout }
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.as_mut().unwrap().read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-
-    fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-    }
-
-    /// Waits for the end: exit code, the rest of standard output, standard error.
-    fn end(mut self) -> (i32, String, String) {
-        let (mut stdout, mut stderr) = (String::new(), String::new());
-        self.stdout.as_mut().unwrap().read_to_string(&mut stdout).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-        (self.child.wait().unwrap().code().unwrap(), stdout, stderr)
-    }
-
-    /// Closes its standard output and waits for the end.
-    fn abandon_stdout(mut self) -> i32 {
-        self.stdout = None;
-        self.child.wait().unwrap().code().unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

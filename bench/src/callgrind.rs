@@ -1,0 +1,27 @@
+//! Instructions, counted by valgrind: the same on a busy machine as on an idle one.
+
+use std::process::{Command, Stdio};
+
+use crate::Result;
+
+/// Whether valgrind can be run here.
+pub(crate) fn is_there() -> bool {
+    let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    version.is_ok_and(|status| status.success())
+}
+
+/// The instructions that this program executes when run with `args`.
+pub(crate) fn instructions(args: &[String]) -> Result<u64> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(std::env::current_exe()?)
+        .args(args)
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        return Err(format!("under callgrind: {}: {text}", output.status).into());
+    }
+    // "==123== Collected : 4567"
+    let collected = text.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
+    collected.ok_or_else(|| format!("callgrind said nothing of instructions: {text}").into())
+}

@@ -1,0 +1,97 @@
+//! `mainstay-bench`: Mainstay beside its peers, in one run.
+//!
+//! Machines are noisy, so what counts are ratios: candidates take turns within one run, and a ratio is the median over
+//! the turns. Where even that is not steady enough, instructions and allocations are counted instead of time. Servers
+//! run in a process of their own, so that only the client's work is seen.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+mod alloc;
+mod callgrind;
+mod candidates;
+mod core;
+mod fallback;
+mod ingest;
+mod memory;
+mod plot;
+mod report;
+mod route;
+mod rpc;
+mod servers;
+mod stats;
+
+use crate::report::Report;
+
+#[global_allocator]
+static ALLOCATOR: alloc::Counting = alloc::Counting;
+
+/// Measures Mainstay beside its peers.
+#[derive(Debug, Parser)]
+#[command(name = "mainstay-bench", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Cost of an RPC: ours, tonic's Channel, tonic's balance_list, tonic-xds.
+    Rpc(Options),
+    /// Cost of matching a route and picking an endpoint, with 10 to 10,000 routes.
+    Route(Options),
+    /// Cost of taking in an update, against bare decoding of the same bytes.
+    Ingest(Options),
+    /// Memory per endpoint, cluster and idle target.
+    Memory(Options),
+    /// Time to the first RPC while the first xDS server refuses, dies or keeps silent.
+    Fallback(Options),
+    /// The servers of the other commands, until standard input ends.
+    #[command(hide = true)]
+    Servers,
+    /// Some calls through one candidate, to be counted by callgrind.
+    #[command(hide = true)]
+    Client(rpc::ClientArgs),
+}
+
+/// What all measurements have in common.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Fewer and shorter turns: done within a minute, and noisier.
+    #[arg(long)]
+    quick: bool,
+    /// Where plots are written.
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+}
+
+/// Whatever goes wrong ends the run.
+pub(crate) type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mainstay-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    let measure = |options: &Options, measured: fn(&Options) -> Result<Report>| measured(options)?.publish(options);
+    match &command {
+        Command::Rpc(options) => measure(options, rpc::measure),
+        Command::Route(options) => measure(options, route::measure),
+        Command::Ingest(options) => measure(options, ingest::measure),
+        Command::Memory(options) => measure(options, memory::measure),
+        Command::Fallback(options) => measure(options, fallback::measure),
+        Command::Servers => servers::run(),
+        Command::Client(args) => rpc::run_client(args),
+    }
+}

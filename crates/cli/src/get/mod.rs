@@ -1,0 +1,136 @@
+//! `mainstay get`: what a channel to a target is told, and by whom.
+
+mod report;
+mod tree;
+
+use std::time::Duration;
+
+use clap::Args;
+use mainstay::{
+    Channel,
+    config::{ConfigView, Configs},
+};
+use tokio::time::Instant;
+
+use crate::{connect, failure::Failure, output::Output, signals::Signals, span};
+use report::{Report, Status};
+
+/// Resolve an xDS target as a channel does and show the configuration with its sources
+///
+/// Prints the tree from the listener over routes and clusters to the endpoints. Each resource has its version, its age
+/// and the server that it came from; what is wrong with it stands below it. Nothing is sent to the endpoints.
+///
+/// With --json each report is one line: target, status (complete, partial or failed), error (why there is no
+/// configuration), node, mixed_sources, servers (uri, state, error), listener, routes (a name, virtual_host, and per
+/// route its match and its clusters with weights), clusters by name (kind, lb_policy, dns, children, endpoints as a list
+/// of priorities, each a list of localities with their endpoints), and, while there is no configuration, watched: all
+/// resources by type and name. Resources have state, version, age_ms, server and error.
+///
+/// The exit code is 0 if all clusters of the target have endpoints, 4 if some have none, and 1 if there is no
+/// configuration in time. With --watch it is 0, and SIGINT or SIGTERM end it.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    /// What to resolve, such as xds:///greeter
+    #[arg(value_name = "TARGET", value_parser = parse_target)]
+    target: String,
+
+    /// Go on, and print it again whenever it changes
+    #[arg(long)]
+    watch: bool,
+
+    /// Print each report as a line of JSON
+    #[arg(long)]
+    json: bool,
+
+    /// How long to wait for a complete configuration
+    #[arg(long, value_name = "T", default_value = "20s", value_parser = span::parse)]
+    timeout: Duration,
+}
+
+/// What the flags mean.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    target: String,
+    watch: bool,
+    json: bool,
+    timeout: Duration,
+}
+
+impl Flags {
+    pub(crate) fn resolve(self) -> Settings {
+        let Self { target, watch, json, timeout } = self;
+        Settings { target, watch, json, timeout }
+    }
+}
+
+/// Shows the configuration once, or until a signal.
+pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Output) -> Result<(), Failure> {
+    let channel = connect::build(Channel::builder(&settings.target).without_endpoints())?;
+    let mut configs = channel.configs();
+    let mut shown = tokio::select! {
+        first = first(&mut configs, Instant::now() + settings.timeout) => Report::new(&first?),
+        () = signals.next() => return Ok(()),
+    };
+    print(&settings, &shown, &mut output)?;
+    if !settings.watch {
+        return outcome(&shown, settings.timeout);
+    }
+    loop {
+        let next = tokio::select! {
+            next = configs.next() => Report::new(&next.ok_or_else(ended)?),
+            () = signals.next() => return Ok(()),
+        };
+        if !next.says_the_same_as(&shown) {
+            shown = next;
+            if !settings.json {
+                output.line("")?;
+            }
+            print(&settings, &shown, &mut output)?;
+        }
+    }
+}
+
+/// The first view with a configuration or an error in its place, or what there is when the time is up.
+async fn first(configs: &mut Configs, deadline: Instant) -> Result<ConfigView, Failure> {
+    let mut view = configs.next().await.ok_or_else(ended)?;
+    while view.config.is_none() {
+        match tokio::time::timeout_at(deadline, configs.next()).await {
+            Ok(next) => view = next.ok_or_else(ended)?,
+            Err(_) => break,
+        }
+    }
+    Ok(view)
+}
+
+fn print(settings: &Settings, report: &Report, output: &mut Output) -> Result<(), Failure> {
+    if settings.json { output.json(report) } else { output.line(tree::draw(report)) }
+}
+
+/// What the exit code says.
+fn outcome(report: &Report, timeout: Duration) -> Result<(), Failure> {
+    match (&report.status, &report.error) {
+        (Status::Complete, _) => Ok(()),
+        (Status::Partial, _) => {
+            let unusable = report.unusable().join(", ");
+            Err(Failure::partial(format!("{}: no endpoints for {unusable}", report.target))
+                .tip("the tree shows what is missing and who was asked for it"))
+        }
+        (Status::Failed, Some(error)) => Err(Failure::failed(format!("{}: {error}", report.target))),
+        (Status::Failed, None) => {
+            Err(Failure::failed(format!("{}: no complete configuration within {timeout:?}", report.target))
+                .tip("the list shows what has not come; --timeout gives the servers more time"))
+        }
+    }
+}
+
+fn ended() -> Failure {
+    Failure::failed("the channel has ended")
+}
+
+fn parse_target(text: &str) -> Result<String, String> {
+    if text.starts_with("xds:") {
+        Ok(text.to_owned())
+    } else {
+        Err("expected an xDS name such as xds:///greeter".into())
+    }
+}

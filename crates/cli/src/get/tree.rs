@@ -1,0 +1,193 @@
+//! The report as a tree on the terminal.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anstyle::Style;
+
+use super::report::{
+    ClusterReport, EndpointReport, EndpointsReport, LocalityReport, Named, Origin, Report, RouteReport, ServerReport,
+    Status, Watched, Weighted,
+};
+use crate::output::{BAD, DIM, GOOD, TITLE, styled};
+
+/// Draws it; the last line has no line break.
+pub(super) fn draw(report: &Report) -> String {
+    let (style, status) = match report.status {
+        Status::Complete => (GOOD, "complete"),
+        Status::Partial => (BAD, "partial"),
+        Status::Failed => (BAD, "failed"),
+    };
+    let mixed = if report.mixed_sources { ", from more than one server" } else { "" };
+    let node = styled(DIM, clean(&format!("for node {:?}", report.node)));
+    let mut lines = vec![format!("{} {}{mixed}  {node}", styled(TITLE, clean(&report.target)), styled(style, status))];
+    let parts = [report.error.as_deref().map(problem), report.listener.as_ref().map(|named| listener(report, named))];
+    let tree = report.servers.iter().map(server).chain(parts.into_iter().flatten());
+    let tree = Branch { label: String::new(), children: tree.chain(report.watched.iter().map(watched)).collect() };
+    tree.draw("", &mut lines);
+    lines.join("\n")
+}
+
+/// A line of the tree and what hangs on it.
+struct Branch {
+    label: String,
+    children: Vec<Branch>,
+}
+
+impl Branch {
+    fn new(label: impl Into<String>) -> Self {
+        Self { label: label.into(), children: Vec::new() }
+    }
+
+    fn with(mut self, children: impl IntoIterator<Item = Branch>) -> Self {
+        self.children.extend(children);
+        self
+    }
+
+    fn draw(&self, indent: &str, lines: &mut Vec<String>) {
+        for (index, child) in self.children.iter().enumerate() {
+            let last = index + 1 == self.children.len();
+            let (edge, below) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+            lines.push(format!("{}{}", styled(DIM, format_args!("{indent}{edge}")), child.label));
+            child.draw(&format!("{indent}{below}"), lines);
+        }
+    }
+}
+
+fn server(server: &ServerReport) -> Branch {
+    let style = if server.state == "unreachable" { BAD } else { GOOD };
+    let label = format!("server {} {}", clean(&server.uri), styled(style, server.state));
+    Branch::new(label).with(server.error.as_deref().map(problem))
+}
+
+fn listener(report: &Report, named: &Named) -> Branch {
+    let mut seen = BTreeSet::new();
+    let Some(routes) = &report.routes else { return resource("listener", named) };
+    let host = format!("virtual host {}", clean(&routes.virtual_host));
+    let host = Branch::new(host).with(routes.routes.iter().map(|entry| route(report, entry, &mut seen)));
+    // Clusters that no route names are held by RPCs or by subscriptions.
+    let held: Vec<_> = report.clusters.keys().filter(|name| !seen.contains(name.as_str())).collect();
+    let held = held.into_iter().filter_map(|name| {
+        let is_new = !seen.contains(name.as_str());
+        is_new.then(|| cluster(report, name, " held", &mut seen))
+    });
+    let held: Vec<_> = held.collect();
+    match &routes.resource {
+        Some(rds) => resource("listener", named).with([resource("routes", rds).with([host]).with(held)]),
+        None => resource("listener", named).with([Branch::new("routes in the listener").with([host]).with(held)]),
+    }
+}
+
+fn route<'a>(report: &'a Report, route: &'a RouteReport, seen: &mut BTreeSet<&'a str>) -> Branch {
+    let total: u64 = route.clusters.iter().map(|choice| u64::from(choice.weight)).sum();
+    let is_weighted = route.clusters.len() > 1;
+    let target = |Weighted { name, weight }: &'a Weighted| {
+        let share = if is_weighted { format!(" {weight} of {total}") } else { String::new() };
+        cluster(report, name, &share, seen)
+    };
+    let unsupported = route.unsupported.as_deref();
+    let unsupported = unsupported.map(|action| problem(&format!("RPCs fail: {action} is not supported")));
+    Branch::new(clean(&route.matches)).with(route.clusters.iter().map(target)).with(unsupported)
+}
+
+/// A cluster with all below it where it comes first, and its name alone after that: aggregates may be deep and loop.
+fn cluster<'a>(report: &'a Report, name: &'a str, share: &str, seen: &mut BTreeSet<&'a str>) -> Branch {
+    let head = format!("cluster {}{share}", clean(name));
+    if !seen.insert(name) {
+        return Branch::new(format!("{head} {}", styled(DIM, "see above")));
+    }
+    let Some(found) = report.clusters.get(name) else { return Branch::new(head) };
+    let ClusterReport { origin, unusable, kind, lb_policy, dns, children, endpoints } = found;
+    let traits: Vec<_> = kind.map(str::to_owned).into_iter().chain(dns.clone()).chain(lb_policy.clone()).collect();
+    let traits = if traits.is_empty() { String::new() } else { format!(" {}", clean(&traits.join(", "))) };
+    let mut branch = Branch::new(format!("{head}{traits}{}", facts(origin)))
+        .with(origin.error.as_deref().map(problem))
+        .with(unusable.as_deref().map(problem));
+    for child in children {
+        branch.children.push(cluster(report, child, "", seen));
+    }
+    match endpoints {
+        None => branch,
+        Some(EndpointsReport { resource: Some(eds), priorities }) => {
+            branch.with([resource("endpoints", eds).with(localities(priorities))])
+        }
+        Some(EndpointsReport { resource: None, priorities }) => branch.with(localities(priorities)),
+    }
+}
+
+fn localities(priorities: &[Vec<LocalityReport>]) -> Vec<Branch> {
+    let priority = |(number, localities): (usize, &Vec<LocalityReport>)| {
+        Branch::new(format!("priority {number}")).with(localities.iter().map(locality))
+    };
+    priorities.iter().enumerate().map(priority).collect()
+}
+
+fn locality(locality: &LocalityReport) -> Branch {
+    let LocalityReport { name, weight, collection, endpoints } = locality;
+    let name = if name == "//" { "no locality".to_owned() } else { format!("locality {}", clean(name)) };
+    let endpoints = match &endpoints[..] {
+        [] => vec![problem("no endpoints")],
+        some => some.iter().map(endpoint).collect(),
+    };
+    let branch = Branch::new(format!("{name} weight {weight}"));
+    match collection {
+        Some(list) => branch.with([resource("collection", list).with(endpoints)]),
+        None => branch.with(endpoints),
+    }
+}
+
+fn endpoint(endpoint: &EndpointReport) -> Branch {
+    let EndpointReport { addresses, health, weight } = endpoint;
+    Branch::new(format!("{} {health}, weight {weight}", addresses.join(", ")))
+}
+
+fn watched(watched: &Watched) -> Branch {
+    resource(&watched.kind, &watched.resource)
+}
+
+fn resource(kind: &str, Named { name, origin }: &Named) -> Branch {
+    let label = format!("{kind} {}{}", clean(name), facts(origin));
+    Branch::new(label).with(origin.error.as_deref().map(problem))
+}
+
+/// Version, age and source; without them, the state.
+fn facts(origin: &Origin) -> String {
+    let Origin { state, version, age_ms, server, .. } = origin;
+    let text = match (version, age_ms, server) {
+        (Some(version), Some(age), Some(server)) => format!("version {version}, {} old, from {server}", span(*age)),
+        _ => state.replace('_', " "),
+    };
+    if text.is_empty() { text } else { format!("  {}", styled(DIM, clean(&text))) }
+}
+
+fn problem(text: &str) -> Branch {
+    const MARK: Style = BAD;
+    Branch::new(format!("{} {}", styled(MARK, "!"), clean(text)))
+}
+
+/// Whole seconds are enough for people.
+fn span(age_ms: u64) -> String {
+    humantime::format_duration(Duration::from_secs(age_ms / 1000)).to_string()
+}
+
+/// Names come from servers: one that carries control characters must not control the terminal.
+fn clean(text: &str) -> String {
+    let shown = |character: char| -> String {
+        if character.is_control() { character.escape_default().collect() } else { character.into() }
+    };
+    text.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_control_the_terminal() {
+        assert_eq!(clean("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
+    }
+
+    #[test]
+    fn ages_are_whole_seconds() {
+        assert_eq!([span(0), span(1999), span(61_000)], ["0s", "1s", "1m 1s"]);
+    }
+}

@@ -1,0 +1,176 @@
+//! `mainstay serve`: a control plane from a directory of files.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Args;
+use mainstay_control_plane::{
+    Body, ControlPlane, Event, LoadErrors, Reload, RequestKind, SeenRequest, Server, StreamId, TypeUrl,
+};
+
+use crate::{
+    failure::Failure,
+    listen,
+    output::{BAD, DIM, GOOD, Output, TITLE, styled},
+    signals::Signals,
+};
+
+/// Serve the xDS resources in a directory of YAML and JSON files, and follow their changes
+///
+/// Files hold resources in the JSON of protobuf, as in Envoy's documentation, under "resources:" or one per document.
+/// Whenever they change, the new configuration is put into force as a whole, or rejected as a whole with its reasons.
+/// Clients that reject a resource are shown with their reasons, too. SIGINT or SIGTERM end it with exit code 0.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    /// The directory with the files
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+
+    /// Where to listen; port 0 lets the system choose
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:18000")]
+    listen: String,
+}
+
+/// What the flags mean.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    directory: PathBuf,
+    listen: SocketAddr,
+}
+
+impl Flags {
+    pub(crate) fn resolve(self) -> Result<Settings, Failure> {
+        Ok(Settings { directory: self.directory, listen: listen::resolve("--listen", &self.listen)? })
+    }
+}
+
+/// Serves until a signal.
+pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
+    let Settings { directory, listen } = settings;
+    let control_plane = ControlPlane::new();
+    let mut watch =
+        control_plane.watch_directory(&directory).await.map_err(|errors| unreadable(&directory, &errors))?;
+    let server = control_plane.serve(listen).await.map_err(|error| listen::failure(listen, &error))?;
+    let mut events = server.events();
+    let mut log = Log { output, served: Contents::default(), nodes: BTreeMap::new() };
+    log.begin(&directory, &server, contents(&control_plane))?;
+    loop {
+        tokio::select! {
+            Some(reload) = watch.next() => log.reload(reload, || contents(&control_plane))?,
+            Some(event) = events.next() => log.event(event)?,
+            () = signals.next() => break,
+        }
+    }
+    tokio::select! {
+        _ = tokio::time::timeout(PATIENCE, server.stop_gracefully()) => {}
+        () = signals.next() => {}
+    }
+    Ok(())
+}
+
+/// The resources for all nodes, by type and name.
+type Contents = BTreeMap<(TypeUrl, String), Body>;
+
+fn contents(control_plane: &ControlPlane) -> Contents {
+    let snapshot = control_plane.snapshot().unwrap_or_default();
+    snapshot.resources().map(|resource| ((resource.type_url, resource.name), resource.body)).collect()
+}
+
+/// Tells what happens.
+struct Log {
+    output: Output,
+    served: Contents,
+    /// Which node opened a stream: only the first request of a stream must say so.
+    nodes: BTreeMap<StreamId, String>,
+}
+
+impl Log {
+    fn begin(&mut self, directory: &Path, server: &Server, served: Contents) -> Result<(), Failure> {
+        self.output.line(format_args!(
+            "serving {} on {}, {}",
+            styled(TITLE, directory.display()),
+            server.addr(),
+            resources(served.len())
+        ))?;
+        self.changes(served)
+    }
+
+    fn reload(&mut self, reload: Reload, served: impl FnOnce() -> Contents) -> Result<(), Failure> {
+        match reload {
+            Reload::Applied { .. } => {
+                let served = served();
+                self.output.line(format_args!("{}, {}", styled(GOOD, "reloaded"), resources(served.len())))?;
+                self.changes(served)
+            }
+            Reload::Rejected(errors) => {
+                self.output.line(format_args!("{}, what was served before still is:", styled(BAD, "rejected")))?;
+                errors.0.iter().try_for_each(|error| self.output.line(format_args!("  {error}")))
+            }
+        }
+    }
+
+    /// Prints what is new, changed and gone, and remembers what is there.
+    fn changes(&mut self, served: Contents) -> Result<(), Failure> {
+        let before = std::mem::replace(&mut self.served, served);
+        for (key, body) in &self.served {
+            match before.get(key) {
+                Some(old) if old == body => {}
+                Some(_) => self.output.line(entry('~', key))?,
+                None => self.output.line(entry('+', key))?,
+            }
+        }
+        let gone = before.keys().filter(|key| !self.served.contains_key(key));
+        gone.map(|key| entry('-', key)).try_for_each(|line| self.output.line(line))
+    }
+
+    fn event(&mut self, event: Event) -> Result<(), Failure> {
+        match event {
+            Event::Request(request) => self.request(request),
+            Event::StreamClosed { stream } => match self.nodes.remove(&stream) {
+                Some(node) => self.output.line(styled(DIM, format_args!("node {node} left"))),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn request(&mut self, request: SeenRequest) -> Result<(), Failure> {
+        let SeenRequest { stream, node, type_url, version, error, kind, .. } = request;
+        if let Some(node) = node
+            && !self.nodes.contains_key(&stream)
+        {
+            self.output.line(styled(DIM, format_args!("node {} came", node.id)))?;
+            self.nodes.insert(stream, node.id);
+        }
+        match (kind, error) {
+            (RequestKind::Nack, Some((_, reason))) => {
+                let node = self.nodes.get(&stream).map_or("", String::as_str);
+                let rejects = styled(BAD, format_args!("node {node} rejects {}", type_url.short_name()));
+                let kept = if version.is_empty() { "has none".to_owned() } else { format!("keeps version {version}") };
+                self.output.line(format_args!("{rejects} and {kept}: {reason}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn entry(sign: char, (type_url, name): &(TypeUrl, String)) -> String {
+    format!("  {sign} {:<4} {name}", type_url.short_name())
+}
+
+fn resources(count: usize) -> String {
+    if count == 1 { "1 resource".to_owned() } else { format!("{count} resources") }
+}
+
+fn unreadable(directory: &Path, errors: &LoadErrors) -> Failure {
+    let reasons: Vec<_> = errors.0.iter().map(|error| format!("\n  {error}")).collect();
+    Failure::failed(format!("cannot serve {}:{}", directory.display(), reasons.concat()))
+        .tip("correct the files; once it serves, wrong files are only reported")
+}
+
+/// How long clients may take to leave after the first signal.
+const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,0 +1,109 @@
+//! `mainstay serve` as its users and its clients see it.
+
+use std::{fs, path::Path};
+
+use envoy_types::pb::{
+    envoy::{
+        config::core::v3::Node,
+        service::discovery::v3::{
+            DiscoveryRequest, aggregated_discovery_service_client::AggregatedDiscoveryServiceClient,
+        },
+    },
+    google::rpc::Status,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::program::{Running, mainstay, text};
+
+#[test]
+fn changes_of_the_files_are_told_and_wrong_files_are_rejected_with_the_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), &[cluster("a"), cluster("b")]);
+    let mut serve = Running::start(&["serve", path(directory.path()), "--listen", "127.0.0.1:0"]);
+    let first = serve.line();
+    let head = format!("serving {} on 127.0.0.1:", path(directory.path()));
+    assert!(first.starts_with(&head) && first.ends_with(", 2 resources"), "{first}");
+    assert_eq!([serve.line(), serve.line()], ["  + CDS  a", "  + CDS  b"]);
+
+    write(directory.path(), &[cluster("a").replace("EDS", "LOGICAL_DNS"), cluster("c")]);
+    let lines = [serve.line(), serve.line(), serve.line(), serve.line()];
+    assert_eq!(lines, ["reloaded, 2 resources", "  ~ CDS  a", "  + CDS  c", "  - CDS  b"]);
+
+    write(directory.path(), &[cluster("a").replace("type:", "typ:")]);
+    assert_eq!(serve.line(), "rejected, what was served before still is:");
+    let reason = serve.line();
+    let file = directory.path().join("clusters.yaml");
+    assert!(reason.starts_with(&format!("  {}:", file.display())) && reason.contains("typ"), "{reason}");
+
+    serve.signal("TERM");
+    let (code, stdout, stderr) = serve.end();
+    assert_eq!((code, stdout.as_str()), (0, ""), "{stderr}");
+}
+
+#[test]
+fn files_that_are_wrong_from_the_start_are_exit_code_1() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), &["just a text".to_owned()]);
+    let output = mainstay(&["serve", path(directory.path()), "--listen", "127.0.0.1:0"]);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    let file = directory.path().join("clusters.yaml");
+    let head = format!("error: cannot serve {}:\n  {}:", path(directory.path()), file.display());
+    assert!(stderr.starts_with(&head), "{stderr}");
+    assert!(stderr.ends_with("  tip: correct the files; once it serves, wrong files are only reported\n"), "{stderr}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_rejects_is_told_with_its_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), &[cluster("a")]);
+    let mut serve = Running::start(&["serve", path(directory.path()), "--listen", "127.0.0.1:0"]);
+    let first = serve.line();
+    let address = first.rsplit_once(" on ").unwrap().1.trim_end_matches(", 1 resource");
+    assert_eq!(serve.line(), "  + CDS  a");
+
+    let mut client = AggregatedDiscoveryServiceClient::connect(format!("http://{address}")).await.unwrap();
+    let (requests, stream) = mpsc::channel(1);
+    let subscribe = DiscoveryRequest {
+        node: Some(Node { id: "n1".to_owned(), ..Node::default() }),
+        type_url: CLUSTER.to_owned(),
+        ..DiscoveryRequest::default()
+    };
+    requests.send(subscribe).await.unwrap();
+    let mut responses = client.stream_aggregated_resources(ReceiverStream::new(stream)).await.unwrap().into_inner();
+    let response = responses.message().await.unwrap().unwrap();
+    assert_eq!(response.resources.len(), 1);
+    assert_eq!(serve.line(), "node n1 came");
+
+    let reject = DiscoveryRequest {
+        type_url: CLUSTER.to_owned(),
+        response_nonce: response.nonce,
+        error_detail: Some(Status { code: 3, message: "I do not like it".to_owned(), ..Status::default() }),
+        ..DiscoveryRequest::default()
+    };
+    requests.send(reject).await.unwrap();
+    assert_eq!(serve.line(), "node n1 rejects CDS and has none: I do not like it");
+
+    drop((requests, responses));
+    assert_eq!(serve.line(), "node n1 left");
+    serve.signal("INT");
+    assert_eq!(serve.end().0, 0);
+}
+
+/// Replaces the file at once, so that no half of it can be read.
+fn write(directory: &Path, documents: &[String]) {
+    let draft = directory.join(".draft");
+    fs::write(&draft, documents.join("\n---\n")).unwrap();
+    fs::rename(draft, directory.join("clusters.yaml")).unwrap();
+}
+
+fn cluster(name: &str) -> String {
+    format!("\"@type\": {CLUSTER}\nname: {name}\ntype: EDS\neds_cluster_config: {{ eds_config: {{ ads: {{}} }} }}")
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";

@@ -1,0 +1,153 @@
+//! Clusters as routes name them: errors, and aggregates.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_xds::deps::{ClusterChildren, ClusterError, ClusterErrorKind};
+use mainstay_xds::resource::cluster::ClusterKind;
+
+use crate::snapshot::Content;
+use crate::testbed::{World, aggregate, broken, config, dns, edit_cluster, eds, route, routed};
+
+#[test]
+fn an_error_takes_the_place_of_a_cluster_at_once() {
+    let mut world = World::with_endpoints("a=1");
+    world.ready(1);
+    world.log();
+    let error = ClusterError { cluster: "c".into(), kind: ClusterErrorKind::TooDeep };
+    let text = error.to_string();
+    world.update(broken(config([eds("c", "a=1")]), error));
+    assert_eq!(world.rpc(), format!("fail 14: cluster \"c\": {text}"), "L-56");
+    assert_eq!(world.log(), "release 1", "L-56");
+    world.update_endpoints("a=1");
+    world.ready(1);
+    assert_eq!(world.rpc(), "send 1");
+}
+
+#[test]
+fn an_error_of_one_cluster_leaves_others_alone() {
+    let routes = [route("/a", "a"), route("/b", "b")];
+    let mut world = World::new();
+    world.update(routed(routes.clone(), [eds("a", "x=1"), eds("b", "x=2")]));
+    world.ready(1);
+    world.ready(2);
+    let error = ClusterError { cluster: "b".into(), kind: ClusterErrorKind::TooDeep };
+    world.update(broken(routed(routes, [eds("a", "x=1")]), error));
+    assert_eq!(world.rpc_to("/a/m"), "send 1", "L-14, L-21");
+    assert!(world.rpc_to("/b/m").starts_with("fail 14"), "L-14");
+}
+
+#[test]
+fn an_aggregate_uses_its_leaves_in_order() {
+    let mut world = World::new();
+    world.update(config([aggregate("agg", &["x", "y"]), eds("x", "a=1"), dns("y", "a=2")]));
+    assert_eq!(world.log(), "create 1, connect 1", "L-61, L-64");
+    world.fail(1);
+    assert_eq!(world.log(), "create 2, connect 2", "L-61");
+    world.ready(2);
+    assert_eq!(world.rpc(), "send 2");
+    world.idle(1);
+    world.ready(1);
+    assert_eq!(world.rpc(), "send 1", "L-61");
+}
+
+#[test]
+fn inside_an_aggregate_all_priorities_of_a_leaf_come_before_the_next_leaf() {
+    let mut world = World::new();
+    world.update(config([aggregate("agg", &["x", "y"]), eds("x", "a=1|b=2"), eds("y", "a=3")]));
+    world.fail(1);
+    assert!(!world.host.live.contains_key(&3));
+    world.fail(2);
+    assert!(world.host.live.contains_key(&3), "L-61");
+    world.fail(3);
+    assert_eq!(
+        world.rpc(),
+        "fail 14: cluster \"agg\": leaf \"y\": priority 0 of 1: locality a: connections to all 1 endpoints failing; \
+         last error: 10.0.0.1:3: refused (xDS node ID:n)",
+        "L-200"
+    );
+}
+
+#[test]
+fn a_slow_leaf_is_waited_for_ten_seconds_whatever_its_priorities_do() {
+    let mut world = World::new();
+    world.update(config([aggregate("agg", &["x", "y"]), eds("x", "a=1|b=2"), eds("y", "a=3")]));
+    world.advance(Duration::from_secs(9));
+    world.fail(1);
+    world.advance(Duration::from_secs(1));
+    assert!(world.host.live.contains_key(&3), "the outer timer is not restarted by the inner priority");
+    world.ready(2);
+    assert_eq!(world.rpc(), "send 2", "the inner one switches back when it is ready");
+}
+
+#[test]
+fn a_changed_leaf_is_updated_inside_its_aggregate_only() {
+    let mut world = World::new();
+    world.update(config([aggregate("agg", &["x", "y"]), eds("x", "a=1"), eds("y", "a=2")]));
+    world.ready(1);
+    world.log();
+    world.update(config([aggregate("agg", &["x", "y"]), eds("x", "a=1,3"), eds("y", "a=2")]));
+    assert_eq!(world.log(), "create 3, connect 3");
+    assert_eq!(world.rpc(), "send 1");
+}
+
+#[test]
+fn leaves_that_change_places_keep_their_connections() {
+    let mut world = World::new();
+    world.update(config([aggregate("agg", &["x", "y"]), eds("x", "a=1"), eds("y", "a=2")]));
+    world.fail(1);
+    world.ready(2);
+    world.log();
+    world.update(config([aggregate("agg", &["y", "x"]), eds("x", "a=1"), eds("y", "a=2")]));
+    assert_eq!((world.rpc().as_str(), world.log().as_str()), ("send 2", ""), "L-61: known by name");
+}
+
+#[test]
+fn a_broken_leaf_is_passed_over() {
+    let mut world = World::new();
+    let error = ClusterError { cluster: "x".into(), kind: ClusterErrorKind::TooDeep };
+    world.update(broken(config([aggregate("agg", &["x", "y"]), eds("y", "a=2")]), error));
+    world.ready(2);
+    assert_eq!(world.rpc(), "send 2", "A74: a leaf that fails is skipped");
+}
+
+#[test]
+fn a_leaf_has_its_own_connections_only_where_it_is_used() {
+    let mut world = World::new();
+    world.update(config([aggregate("agg", &["x", "y"]), eds("x", "a=1"), eds("y", "a=2")]));
+    assert_eq!(world.log(), "create 1, connect 1", "the leaf is no cluster of its own");
+}
+
+#[test]
+fn aggregates_inside_aggregates_are_no_clusters_of_their_own() {
+    // As the dependency manager flattens outer → inner → x, y.
+    let outer = edit_cluster(aggregate("outer", &["x", "y"]), |cluster| {
+        cluster.kind = ClusterKind::Aggregate { clusters: vec!["inner".into()] };
+    });
+    let mut world = World::new();
+    world.update(config([outer, aggregate("inner", &["x", "y"]), eds("x", "a=1"), eds("y", "a=2")]));
+    let Content::Works(works) = &world.snapshot.content else { panic!("there is a configuration") };
+    assert!(works.others.is_empty(), "{:?}", works.others);
+    world.ready(1);
+    assert_eq!(world.rpc(), "send 1", "L-20");
+}
+
+#[test]
+fn clusters_with_the_same_endpoints_share_connections() {
+    let mut world = World::new();
+    world.update(routed([route("/a", "a"), route("/b", "b")], [eds("a", "x=1"), eds("b", "x=1")]));
+    assert_eq!(world.log(), "create 1, connect 1");
+    world.ready(1);
+    assert_eq!((world.rpc_to("/a/m"), world.rpc_to("/b/m")), ("send 1".into(), "send 1".into()));
+    world.update(routed([route("/c", "c")], [eds("c", "x=1")]));
+    assert_eq!((world.rpc_to("/c/m").as_str(), world.log().as_str()), ("send 1", ""), "moved without a new connection");
+}
+
+#[test]
+fn a_leaf_that_is_an_aggregate_fails_instead_of_going_round_in_circles() {
+    let mut world = World::new();
+    let mut cluster = aggregate("agg", &["agg"]);
+    cluster.children = ClusterChildren::Aggregate(vec![Arc::clone(&cluster.name)]);
+    world.update(config([cluster]));
+    assert_eq!(world.rpc(), "fail 14: cluster \"agg\": leaf cluster \"agg\" is itself an aggregate");
+}

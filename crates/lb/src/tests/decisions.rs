@@ -1,0 +1,152 @@
+//! What a decision carries: limits, authority, actions that cannot be taken, and choices that stand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use mainstay_xds::resource::route::{ClusterTarget, Route, RouteAction, WeightedCluster};
+
+use crate::testbed::{World, config, edit_endpoints, edit_locality, eds, route, route_to, routed};
+use crate::{Chosen, Decision, Rpc};
+
+#[test]
+fn limits_follow_the_table() {
+    let secs = Duration::from_secs;
+    // Route (grpc_timeout_header_max, else max_stream_duration), default of the listener, limit (L-40).
+    let table = [
+        (None, None, None),
+        (None, Some(secs(5)), Some(secs(5))),
+        (None, Some(secs(0)), None),
+        (Some(secs(3)), None, Some(secs(3))),
+        (Some(secs(3)), Some(secs(5)), Some(secs(3))),
+        (Some(secs(0)), Some(secs(5)), None),
+    ];
+    for (of_route, of_listener, expected) in table {
+        let mut route = route("", "c");
+        if let RouteAction::Forward(forward) = &mut route.action {
+            forward.max_stream_duration = of_route;
+        }
+        let mut config = routed([route], [eds("c", "a=1")]);
+        Arc::make_mut(&mut config.listener).max_stream_duration = of_listener;
+        let mut world = World::new();
+        world.update(config);
+        world.ready(1);
+        assert_eq!(limit(&mut world), expected, "L-40: route {of_route:?}, listener {of_listener:?}");
+    }
+}
+
+#[test]
+fn another_default_limit_alone_is_published() {
+    let mut world = World::with_endpoints("a=1");
+    world.ready(1);
+    let mut changed = config([eds("c", "a=1")]);
+    Arc::make_mut(&mut changed.listener).max_stream_duration = Some(Duration::from_secs(1));
+    world.update(changed);
+    assert_eq!(limit(&mut world), Some(Duration::from_secs(1)), "L-40");
+}
+
+#[test]
+fn the_authority_is_rewritten_only_where_the_route_says_so() {
+    for rewrite in [false, true] {
+        let mut route = route("", "c");
+        if let RouteAction::Forward(forward) = &mut route.action {
+            forward.auto_host_rewrite = rewrite;
+        }
+        let cluster = edit_endpoints(eds("c", "a=1"), |endpoints| {
+            edit_locality(endpoints, 0, |endpoints| endpoints[0].hostname = Some("h".into()));
+        });
+        let mut world = World::new();
+        world.update(routed([route], [cluster]));
+        world.ready(1);
+        let headers = HeaderMap::new();
+        let decision = world.snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut world.script);
+        let Decision::Send(to) = decision else { panic!("the endpoint is ready") };
+        assert_eq!((to.authority, &**to.cluster), (rewrite.then_some("h"), "c"), "L-89");
+    }
+}
+
+#[test]
+fn routes_that_lead_nowhere_fail_in_any_case() {
+    let mut world = World::new();
+    world.update(routed(
+        [action("/a", RouteAction::NonForwarding), action("/b", RouteAction::Unsupported("redirect"))],
+        [],
+    ));
+    assert_eq!(
+        world.rpc_to("/a/m"),
+        "drop 14: matching route has inappropriate action: the route of virtual host \"host\" for path \"/a/m\" has \
+         non_forwarding_action, expected route",
+        "L-39"
+    );
+    assert!(world.rpc_to("/b/m").contains("has redirect, expected route"), "L-39");
+    assert_eq!(
+        world.rpc_to("/c/m"),
+        "drop 14: no matching route: no route of virtual host \"host\" matches path \"/c/m\"",
+        "L-32"
+    );
+}
+
+#[test]
+fn the_cluster_chosen_by_weight_stands_while_the_rpc_waits() {
+    let mut world = World::new();
+    world.update(routed([split()], [eds("a", "x=1"), eds("b", "x=2")]));
+    world.ready(1);
+    world.script.draws = [1].into(); // Cluster b, which connects.
+    let mut chosen = Chosen::default();
+    assert_eq!(decide_again(&mut world, &mut chosen), "wait");
+    world.script.draws = [0].into(); // Would be cluster a, which is ready.
+    assert_eq!(decide_again(&mut world, &mut chosen), "wait", "L-38");
+    world.ready(2);
+    assert_eq!(decide_again(&mut world, &mut chosen), "send 2", "L-38");
+}
+
+#[test]
+fn a_choice_that_is_gone_is_made_again() {
+    let mut world = World::new();
+    world.update(routed([split()], [eds("a", "x=1"), eds("b", "x=2")]));
+    world.script.draws = [1].into();
+    let mut chosen = Chosen::default();
+    assert_eq!(decide_again(&mut world, &mut chosen), "wait");
+    world.update(routed([route("", "a")], [eds("a", "x=1")]));
+    world.ready(1);
+    assert_eq!(decide_again(&mut world, &mut chosen), "send 1", "L-53: it neither hangs nor fails");
+}
+
+#[test]
+fn a_choice_stands_while_a_subscription_keeps_its_cluster() {
+    let mut world = World::new();
+    world.update(routed([route("", "b")], [eds("b", "x=2")]));
+    let mut chosen = Chosen::default();
+    assert_eq!(decide_again(&mut world, &mut chosen), "wait");
+    world.update(routed([route("", "a")], [eds("a", "x=1"), eds("b", "x=2")]));
+    world.ready(1);
+    world.ready(2);
+    assert_eq!(decide_again(&mut world, &mut chosen), "send 2", "L-27");
+}
+
+fn split() -> Route {
+    let weighted = |name: &str| WeightedCluster { name: name.into(), weight: 1, overrides: Default::default() };
+    route_to("", ClusterTarget::Weighted(vec![weighted("a"), weighted("b")]))
+}
+
+fn action(prefix: &str, action: RouteAction) -> Route {
+    Route { action, ..route(prefix, "c") }
+}
+
+fn limit(world: &mut World) -> Option<Duration> {
+    let headers = HeaderMap::new();
+    match world.snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut world.script) {
+        Decision::Send(to) => to.limit,
+        other => panic!("the endpoint is ready: {other:?}"),
+    }
+}
+
+fn decide_again(world: &mut World, chosen: &mut Chosen) -> String {
+    let headers = HeaderMap::new();
+    match world.snapshot.decide_again(Rpc { path: "/s/m", headers: &headers }, chosen, &mut world.script) {
+        Decision::Send(to) => format!("send {}", to.subchannel.port),
+        Decision::Wait(_) => "wait".into(),
+        Decision::Fail(_) => "fail".into(),
+        Decision::Drop(_) => "drop".into(),
+    }
+}

@@ -1,0 +1,87 @@
+//! Anything may happen in any order: what must hold then.
+
+use std::time::Duration;
+
+use mainstay_xds::deps::ClusterConfig;
+use mainstay_xds::resource::lb_policy::LbPolicy;
+use proptest::prelude::*;
+
+use crate::testbed::{World, aggregate, config, dns, eds, routed, with_policy};
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+enum Step {
+    Update(usize),
+    Report(u16, u8),
+    Advance(u64),
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_the_tree_stays_sound(
+        steps in prop::collection::vec(any_step(), 1..60),
+        draws in prop::collection::vec(any::<u64>(), 0..40),
+    ) {
+        let mut world = World::new();
+        world.script.draws = draws.into();
+        for step in steps {
+            apply(&mut world, step);
+            // Never to a connection that is not ready, and never without a text.
+            let rpc = world.rpc();
+            if let Some(port) = rpc.strip_prefix("send ") {
+                prop_assert!(world.is_ready(port.parse().expect("a port")));
+            } else {
+                prop_assert!(rpc.len() > "wait 14: ".len(), "{}", rpc);
+            }
+            // A clone is equal, and a second poll has nothing to say.
+            prop_assert_eq!(&world.tree.clone(), &world.tree);
+            prop_assert!(world.tree.poll_snapshot().is_none());
+        }
+        // When every connection is ready, RPCs are sent.
+        world.update(config([eds("c", "a=1,2 b=3|c=4")]));
+        for port in 1..=4 {
+            if world.host.live.contains_key(&port) {
+                world.ready(port);
+            }
+        }
+        prop_assert_eq!(world.outcome(), "send");
+        // Nothing is left of a configuration without clusters. The host checks that nothing is released twice.
+        world.update(routed([], []));
+        prop_assert!(world.host.live.is_empty());
+        prop_assert_eq!(world.tree.next_deadline(), None);
+    }
+}
+
+fn apply(world: &mut World, step: Step) {
+    match step {
+        Step::Update(which) => world.update(config(configurations().swap_remove(which))),
+        Step::Report(port, _) if !world.host.live.contains_key(&port) => {}
+        Step::Report(port, 0) => world.idle(port),
+        Step::Report(port, 1) => world.connecting(port),
+        Step::Report(port, 2) => world.fail(port),
+        Step::Report(port, _) => world.ready(port),
+        Step::Advance(seconds) => world.advance(Duration::from_millis(seconds * 250)),
+    }
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => (0..configurations().len()).prop_map(Step::Update),
+        8 => (1..6_u16, 0..5_u8).prop_map(|(port, state)| Step::Report(port, state)),
+        1 => prop::sample::select(vec![1, 40, 4_000]).prop_map(Step::Advance),
+    ]
+}
+
+fn configurations() -> Vec<Vec<ClusterConfig>> {
+    vec![
+        vec![eds("c", "a=1,2")],
+        vec![eds("c", "a=1,2 b=3|c=4")],
+        vec![eds("c", "c=4|a=1 b=3")],
+        vec![eds("c", "b=3+4,5|a=1+2")],
+        vec![eds("c", "")],
+        vec![with_policy(dns("c", "a=1,2+3"), LbPolicy::PickFirst { shuffle: true })],
+        vec![with_policy(eds("c", "a=1 b=2|c=3"), LbPolicy::RoundRobin)],
+        vec![aggregate("c", &["x", "y"]), eds("x", "a=1|b=2"), dns("y", "a=3,4")],
+        vec![aggregate("c", &["y", "x"]), eds("x", "a=1|b=2"), dns("y", "a=5")],
+    ]
+}

@@ -1,0 +1,230 @@
+//! Connections to endpoints, shared by all channels of the process.
+//!
+//! ```text
+//!            connect()                 connected
+//!   IDLE ───────────────► CONNECTING ───────────► READY
+//!    ▲                        │ failed              │ lost, or GOAWAY
+//!    │      backoff over      ▼                     │
+//!    ├──────────────── TRANSIENT_FAILURE            │
+//!    └──────────────────────────────────────────────┘
+//! ```
+//!
+//! Channels that want the same address with the same credentials and settings use one connection; each hears its
+//! states. One task carries a connection from CONNECTING back to IDLE and ends there; an idle one costs no task.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use hyper::client::conn::http2::SendRequest;
+use mainstay_lb::{Connectivity, SubchannelId};
+use mainstay_xds::Backoff;
+use tokio::runtime;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::failure::describe;
+use crate::http2::{self, Address, Tls};
+use crate::random::Random;
+use crate::request::RequestBody;
+
+/// A connection to one address.
+pub(crate) struct Connection {
+    spec: ConnectionSpec,
+    /// Set while the connection takes requests.
+    sender: ArcSwapOption<SendRequest<RequestBody>>,
+    progress: Mutex<Progress>,
+}
+
+/// What a connection is. Whoever wants equal ones shares one.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct ConnectionSpec {
+    /// Where its task runs: channels on different runtimes share nothing, as one may end before the other.
+    pub(crate) runtime: runtime::Id,
+    pub(crate) address: SocketAddr,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) settings: ConnectSettings,
+}
+
+/// How endpoints are connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ConnectSettings {
+    pub(crate) timeout: Duration,
+    pub(crate) backoff: Backoff,
+    /// Off for a channel that only shows its configuration.
+    pub(crate) enabled: bool,
+}
+
+/// Who uses a connection: a subchannel of a hub. News go to the hub's driver. They never wait there for room, so that
+/// a busy hub does not hold up the others; their number is small, since every round needs a hub to ask for it.
+#[derive(Clone, Debug)]
+pub(crate) struct User {
+    pub(crate) id: SubchannelId,
+    pub(crate) news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
+}
+
+struct Progress {
+    state: Connectivity,
+    /// Attempts that failed since the last success.
+    failures: u32,
+    users: Vec<User>,
+    /// Dropped with the last user, which the task notices.
+    in_use: Option<oneshot::Sender<()>>,
+}
+
+/// Every connection that has a user. Locked before the progress of any of them.
+static CONNECTIONS: Mutex<Option<HashMap<ConnectionSpec, Arc<Connection>>>> = Mutex::new(None);
+
+impl Connection {
+    /// The connection that `spec` describes, made if there is none. `user` hears of it until [`Connection::leave`].
+    pub(crate) fn join(spec: ConnectionSpec, user: User) -> Arc<Self> {
+        let mut connections = lock(&CONNECTIONS);
+        let connection = connections.get_or_insert_default().entry(spec).or_insert_with_key(|spec| {
+            let progress = Progress { state: Connectivity::Idle, failures: 0, users: Vec::new(), in_use: None };
+            Arc::new(Self { spec: spec.clone(), sender: ArcSwapOption::empty(), progress: Mutex::new(progress) })
+        });
+        let mut progress = lock(&connection.progress);
+        if progress.state != Connectivity::Idle {
+            user.tell(progress.state.clone());
+        }
+        progress.users.push(user);
+        drop(progress);
+        connection.clone()
+    }
+
+    /// Ends a use. After the last one the connection is closed as soon as the RPCs on it are done.
+    pub(crate) fn leave(&self, user: &User) {
+        let mut connections = lock(&CONNECTIONS);
+        let mut progress = lock(&self.progress);
+        progress.users.retain(|other| other.id != user.id || !other.news.same_channel(&user.news));
+        if progress.users.is_empty() {
+            progress.in_use = None;
+            connections.get_or_insert_default().remove(&self.spec);
+        }
+    }
+
+    /// Starts an attempt if the connection is idle. Whoever asks at another time hears how the one under way ends.
+    pub(crate) fn connect(self: &Arc<Self>) {
+        let mut progress = lock(&self.progress);
+        if progress.state != Connectivity::Idle || progress.users.is_empty() {
+            return;
+        }
+        let (in_use, not_in_use) = oneshot::channel();
+        progress.in_use = Some(in_use);
+        progress.enter(Connectivity::Connecting);
+        // Not a `Task`: a connection without users lives on until the RPCs on it are done.
+        tokio::spawn(self.clone().run(not_in_use));
+    }
+
+    /// The way to send a request, if the connection takes any.
+    pub(crate) fn sender(&self) -> Option<SendRequest<RequestBody>> {
+        self.sender.load().as_deref().cloned()
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.sender.load().is_some()
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.spec.address
+    }
+
+    /// From CONNECTING back to IDLE, or to the end of all use.
+    async fn run(self: Arc<Self>, mut not_in_use: oneshot::Receiver<()>) {
+        let established = tokio::select! {
+            _ = &mut not_in_use => return,
+            established = self.establish() => established,
+        };
+        match established {
+            Ok(established) => self.carry(established, not_in_use).await,
+            Err(cause) => {
+                let pause = self.fail(cause);
+                tokio::select! {
+                    _ = not_in_use => {}
+                    () = tokio::time::sleep(pause) => self.enter(Connectivity::Idle),
+                }
+            }
+        }
+    }
+
+    async fn establish(&self) -> Result<http2::Established<RequestBody>, String> {
+        let ConnectionSpec { address, tls, settings, .. } = &self.spec;
+        let address = Address::Tcp(*address);
+        match tokio::time::timeout(settings.timeout, http2::connect(&address, tls.as_ref(), None)).await {
+            Ok(Ok(established)) => Ok(established),
+            Ok(Err(error)) => Err(describe(&error)),
+            Err(_) => Err(format!("no connection to {address} within {:?}", settings.timeout)),
+        }
+    }
+
+    fn enter(&self, state: Connectivity) {
+        lock(&self.progress).enter(state);
+    }
+
+    /// Notes a failed attempt; how long to pause.
+    fn fail(&self, cause: String) -> Duration {
+        let mut progress = lock(&self.progress);
+        let pause = self.spec.settings.backoff.delay(progress.failures, &mut Random);
+        progress.failures = progress.failures.saturating_add(1);
+        progress.enter(Connectivity::TransientFailure(cause.into()));
+        pause
+    }
+
+    /// Drives the connection until it takes no more requests, or until nobody uses it and its RPCs are done.
+    async fn carry(&self, established: http2::Established<RequestBody>, not_in_use: oneshot::Receiver<()>) {
+        let http2::Established { sender, mut driver } = established;
+        self.sender.store(Some(Arc::new(sender)));
+        self.enter(Connectivity::Ready);
+        tokio::select! {
+            // How a connection ended does not matter: the next attempt finds out what is wrong.
+            _ = &mut driver => {
+                // Before `driver` hands back the requests that it did not send: they must not come here again.
+                self.sender.store(None);
+                self.enter(Connectivity::Idle);
+            }
+            _ = not_in_use => {
+                self.sender.store(None);
+                let _ = driver.await;
+            }
+        }
+    }
+}
+
+impl Progress {
+    fn enter(&mut self, state: Connectivity) {
+        if state == Connectivity::Ready {
+            self.failures = 0;
+        }
+        self.users.iter().for_each(|user| user.tell(state.clone()));
+        self.state = state;
+    }
+}
+
+impl User {
+    fn tell(&self, state: Connectivity) {
+        // The driver may be gone: then nobody needs to know.
+        let _ = self.news.send((self.id, state));
+    }
+}
+
+// === impl ConnectionSpec ===
+
+impl Hash for ConnectionSpec {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Nearly always enough to tell connections apart.
+        self.address.hash(state);
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("address", &self.spec.address).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,236 @@
+//! The request of an RPC, kept so that it can be sent again as long as no endpoint has processed it.
+//!
+//! An endpoint that goes away may refuse requests that were under way to it (GOAWAY). Such an RPC must not fail: it is
+//! sent to another endpoint (A6, transparent retry). What was read of its body is kept until the response begins.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::header::{HeaderValue, USER_AGENT};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, Method, Uri};
+use http_body::{Frame, SizeHint};
+use tonic::Status;
+use tonic::body::Body;
+
+use crate::deadline::GRPC_TIMEOUT;
+
+/// A request as the caller made it.
+pub(crate) struct Request {
+    method: Method,
+    path: PathAndQuery,
+    headers: HeaderMap,
+    body: Arc<Mutex<Source>>,
+    attempts: u32,
+}
+
+/// The body of one attempt. When the next one begins, this one ends.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    source: Arc<Mutex<Source>>,
+    attempt: u32,
+    /// How many of the kept pieces this attempt has read.
+    position: usize,
+}
+
+#[derive(Debug)]
+struct Source {
+    body: Body,
+    ended: bool,
+    /// What was read so far; none if it can never be asked for again.
+    kept: Option<Vec<Bytes>>,
+    kept_bytes: usize,
+    /// The attempt that reads.
+    attempt: u32,
+}
+
+impl Request {
+    pub(crate) fn new(request: http::Request<Body>) -> Self {
+        let (head, body) = request.into_parts();
+        let path = head.uri.into_parts().path_and_query.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        let mut headers = head.headers;
+        headers.entry(USER_AGENT).or_insert(AGENT);
+        let source = Source { body, ended: false, kept: Some(Vec::new()), kept_bytes: 0, attempt: 0 };
+        Self { method: head.method, path, headers, body: Arc::new(Mutex::new(source)), attempts: 0 }
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.path.path()
+    }
+
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The request for the next attempt, from its beginning; none if what was read is not there any more.
+    pub(crate) fn attempt(
+        &mut self,
+        scheme: Scheme,
+        authority: Authority,
+        timeout: Option<HeaderValue>,
+    ) -> Option<http::Request<RequestBody>> {
+        let attempt = self.attempts;
+        self.attempts += 1;
+        if attempt > 0 {
+            let mut source = lock(&self.body);
+            source.kept.as_ref()?;
+            source.attempt = attempt;
+        }
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(scheme);
+        parts.authority = Some(authority);
+        parts.path_and_query = Some(self.path.clone());
+        let mut request = http::Request::new(RequestBody { source: self.body.clone(), attempt, position: 0 });
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = Uri::from_parts(parts).expect("scheme, authority and path make a URI");
+        *request.headers_mut() = self.headers.clone();
+        if let Some(timeout) = timeout {
+            request.headers_mut().insert(GRPC_TIMEOUT, timeout);
+        }
+        Some(request)
+    }
+
+    /// An endpoint has begun to answer: there will be no other attempt.
+    pub(crate) fn commit(self) {
+        lock(&self.body).kept = None;
+    }
+}
+
+impl http_body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        let mut source = lock(&this.source);
+        if source.attempt != this.attempt {
+            return Poll::Ready(None);
+        }
+        if let Some(piece) = source.kept.as_ref().and_then(|kept| kept.get(this.position)) {
+            this.position += 1;
+            return Poll::Ready(Some(Ok(Frame::data(piece.clone()))));
+        }
+        if source.ended {
+            return Poll::Ready(None);
+        }
+        let frame = ready!(Pin::new(&mut source.body).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => match frame.data_ref() {
+                Some(data) => source.keep(data),
+                None => source.kept = None,
+            },
+            Some(Err(_)) => source.kept = None,
+            None => source.ended = true,
+        }
+        this.position += 1;
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let source = lock(&self.source);
+        let all_read = source.kept.as_ref().is_none_or(|kept| self.position >= kept.len());
+        all_read && (source.ended || source.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.position > 0 || self.attempt > 0 {
+            return SizeHint::default();
+        }
+        lock(&self.source).body.size_hint()
+    }
+}
+
+impl Source {
+    fn keep(&mut self, piece: &Bytes) {
+        self.kept_bytes += piece.len();
+        match &mut self.kept {
+            Some(kept) if self.kept_bytes <= KEPT_BYTES => kept.push(piece.clone()),
+            kept => *kept = None,
+        }
+    }
+}
+
+fn lock(source: &Mutex<Source>) -> MutexGuard<'_, Source> {
+    source.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As much of a body as gRPC keeps for retries by default.
+const KEPT_BYTES: usize = 256 << 10;
+
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("mainstay/", env!("CARGO_PKG_VERSION")));
+
+#[cfg(test)]
+mod tests {
+    use http_body::Body as _;
+    use http_body_util::{BodyExt, StreamBody};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn another_attempt_starts_from_the_beginning_and_ends_the_one_before() {
+        let mut request = request(&["one", "two", "three"]);
+        let mut first = attempt(&mut request).unwrap();
+        assert_eq!(read(&mut first).await.as_deref(), Some("one"));
+        assert_eq!(read(&mut first).await.as_deref(), Some("two"));
+        let mut second = attempt(&mut request).unwrap();
+        assert_eq!(read(&mut first).await, None);
+        for expected in [Some("one"), Some("two"), Some("three"), None, None] {
+            assert_eq!(read(&mut second).await.as_deref(), expected);
+        }
+        assert!(second.is_end_stream());
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_was_answered_reads_on_and_keeps_nothing() {
+        let mut request = request(&["one", "two"]);
+        let mut body = attempt(&mut request).unwrap();
+        assert_eq!(read(&mut body).await.as_deref(), Some("one"));
+        request.commit();
+        assert_eq!(read(&mut body).await.as_deref(), Some("two"));
+        assert_eq!(read(&mut body).await, None);
+        assert!(lock(&body.source).kept.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_large_body_is_sent_once() {
+        let large = "x".repeat(KEPT_BYTES);
+        let mut request = request(&["one", &large]);
+        let mut body = attempt(&mut request).unwrap();
+        read(&mut body).await;
+        assert!(attempt(&mut request).is_some());
+        let mut body = attempt(&mut request).unwrap();
+        read(&mut body).await;
+        assert_eq!(read(&mut body).await.map(|piece| piece.len()), Some(KEPT_BYTES));
+        assert!(attempt(&mut request).is_none());
+    }
+
+    #[test]
+    fn an_attempt_carries_authority_timeout_and_user_agent() {
+        let mut request = request(&[]);
+        let timeout = Some(HeaderValue::from_static("5S"));
+        let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), timeout).unwrap();
+        assert_eq!(sent.uri(), "http://shop/s/m");
+        assert_eq!(sent.headers()[GRPC_TIMEOUT], "5S");
+        assert_eq!(sent.headers()[USER_AGENT], AGENT);
+        assert!(!request.headers().contains_key(GRPC_TIMEOUT));
+    }
+
+    fn request(pieces: &[&str]) -> Request {
+        let pieces: Vec<_> =
+            pieces.iter().map(|piece| Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(piece.as_bytes())))).collect();
+        let body = Body::new(StreamBody::new(futures_util::stream::iter(pieces)));
+        Request::new(http::Request::builder().method(Method::POST).uri("/s/m").body(body).unwrap())
+    }
+
+    fn attempt(request: &mut Request) -> Option<RequestBody> {
+        let attempt = request.attempt(Scheme::HTTP, Authority::from_static("shop"), None);
+        attempt.map(http::Request::into_body)
+    }
+
+    async fn read(body: &mut RequestBody) -> Option<String> {
+        let data = body.frame().await?.unwrap().into_data().unwrap();
+        Some(String::from_utf8(data.to_vec()).unwrap())
+    }
+}

@@ -1,0 +1,11 @@
+//! Mainstay end to end: real control planes, real backends, real sockets. One binary, so that it links once.
+
+mod channel;
+mod common;
+mod config;
+mod connections;
+mod csds;
+mod fallback;
+mod logical_dns;
+mod view;
+mod xds_transport;

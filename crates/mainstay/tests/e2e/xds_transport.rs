@@ -1,0 +1,499 @@
+//! How control planes and endpoints are reached: TLS with files that change, and every form of `server_uri`
+//! (A65, B-19, B-49).
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay::bootstrap::{Bootstrap, CallCreds, IdentityFiles, Node, ServerConfig, TlsConfig};
+use mainstay::{Channel, ChannelBuilder, Credentials, ResolveHost};
+use mainstay_control_plane::{Server, Snapshot, resources};
+use mainstay_testservice::{Backend, Identity, ServerTlsConfig};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::mpsc;
+use tonic::Code;
+
+use crate::common::{Client, backends, call, control_plane, in_time, service, until_failed, until_left_alone};
+
+// === TLS to the control plane ===
+
+#[tokio::test]
+async fn the_control_plane_is_reached_over_tls() {
+    let [one] = backends(["one"]).await;
+    let server = control_plane(service(&[&one])).await;
+    let files = Files::new();
+    let ca = Authority::new();
+    let front = TlsFront::start(&server, ca.server_config(None)).await;
+    files.write("ca.pem", &ca.pem());
+    // By address and by name: the certificate has both.
+    for host in ["127.0.0.1", "localhost"] {
+        let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+        let server = ServerConfig::tls(format!("{host}:{}", front.address.port()), tls);
+        assert_eq!(call(&mut client(server)).await.unwrap(), "one");
+    }
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_and_a_new_one_is_used_for_the_next_connection() {
+    let [one, two] = backends(["one", "two"]).await;
+    let server = control_plane(service(&[&one])).await;
+    let (files, ca, clients) = (Files::new(), Authority::new(), Authority::new());
+    let mut front = TlsFront::start(&server, ca.server_config(Some(&clients))).await;
+    files.write("ca.pem", &ca.pem());
+    let (first, second) = (clients.issue("first"), clients.issue("second"));
+    files.write_identity(&first);
+    let tls = TlsConfig {
+        ca_certificate_file: Some(files.path("ca.pem")),
+        identity: Some(IdentityFiles {
+            certificate_file: files.path("cert.pem"),
+            private_key_file: files.path("key.pem"),
+        }),
+        ..TlsConfig::default()
+    };
+    let mut client = client(ServerConfig::tls(front.address.to_string(), tls));
+    assert_eq!(call(&mut client).await.unwrap(), "one");
+    assert_eq!(front.next_client().await, Some(first.certificate()));
+
+    files.write_identity(&second);
+    server.stop().await;
+    server.control_plane().set(service(&[&two]));
+    server.start().unwrap();
+    crate::common::until_answered_by(&mut client, "two").await;
+    assert_eq!(front.next_client().await, Some(second.certificate()));
+}
+
+#[tokio::test]
+async fn a_missing_client_certificate_is_refused_by_the_server() {
+    let server = control_plane(Snapshot::default()).await;
+    let (files, ca, clients) = (Files::new(), Authority::new(), Authority::new());
+    let front = TlsFront::start(&server, ca.server_config(Some(&clients))).await;
+    files.write("ca.pem", &ca.pem());
+    let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+    let text = failure(ServerConfig::tls(front.address.to_string(), tls)).await;
+    let address = front.address;
+    let expected =
+        format!("cannot connect: {address} broke the connection off before it said anything: received fatal alert");
+    assert!(text.contains(&expected) && text.contains("CertificateRequired"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_of_another_authority_is_named_with_the_cause_and_used_once_it_is_trusted() {
+    let [one] = backends(["one"]).await;
+    let server = control_plane(service(&[&one])).await;
+    let (files, ca, stranger) = (Files::new(), Authority::new(), Authority::new());
+    let front = TlsFront::start(&server, ca.server_config(None)).await;
+    files.write("ca.pem", &stranger.pem());
+    let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+    let mut client = client(ServerConfig::tls(front.address.to_string(), tls));
+    let status = call(&mut client).await.unwrap_err();
+    let expected = format!(
+        "no usable configuration for xds:///service: Listener \"service\" cannot be fetched from {0} (node \"tls\"), \
+         which is unreachable: cannot connect: TLS handshake with {0} (server name 127.0.0.1) failed: \
+         invalid peer certificate: ",
+        front.address
+    );
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().starts_with(&expected), "{}", status.message());
+
+    // A65: the file is read again.
+    files.write("ca.pem", &ca.pem());
+    assert_eq!(until_answered(&mut client).await, "one");
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_are_named() {
+    let files = Files::new();
+    files.write("empty.pem", "");
+    let (missing, empty) = (files.path("missing.pem"), files.path("empty.pem"));
+    let with_ca = |path: &PathBuf| TlsConfig { ca_certificate_file: Some(path.clone()), ..TlsConfig::default() };
+    for (tls, expected) in [
+        (with_ca(&missing), format!("{}: No such file", missing.display())),
+        (with_ca(&empty), format!("{}: no certificate in it: expected PEM", empty.display())),
+        (
+            TlsConfig { spiffe_trust_bundle_map_file: Some(missing.clone()), ..TlsConfig::default() },
+            format!("{}: SPIFFE trust bundle maps are not supported", missing.display()),
+        ),
+    ] {
+        let text = failure(ServerConfig::tls("127.0.0.1:1", tls)).await;
+        assert!(text.contains(&expected), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_never_sent_in_the_clear() {
+    // S-98.
+    let server = control_plane(Snapshot::default()).await;
+    let mut config = ServerConfig::insecure(server.addr().to_string());
+    config.call_creds = vec![CallCreds::JwtTokenFile("token".into())];
+    let text = failure(config).await;
+    assert!(text.contains("call credentials need a secure connection"), "{text}");
+    assert_eq!(server.stats().streams, 0);
+}
+
+// === Forms of server_uri ===
+
+#[tokio::test]
+async fn a_unix_socket_leads_to_the_control_plane() {
+    let [one] = backends(["one"]).await;
+    let server = control_plane(service(&[&one])).await;
+    let files = Files::new();
+    let path = files.path("xds.sock");
+    let (listener, target) = (UnixListener::bind(&path).unwrap(), server.addr());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(pass_on(stream, target));
+        }
+    });
+    for uri in [format!("unix:{}", path.display()), format!("unix://{}", path.display())] {
+        assert_eq!(call(&mut client(ServerConfig::insecure(uri))).await.unwrap(), "one");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_first_address_is_passed_over() {
+    let [one] = backends(["one"]).await;
+    let [server, dead] = [control_plane(service(&[&one])).await, control_plane(Snapshot::default()).await];
+    dead.stop().await;
+    let uri = format!("ipv4:{},{}", dead.addr(), server.addr());
+    assert_eq!(call(&mut client(ServerConfig::insecure(uri))).await.unwrap(), "one");
+}
+
+#[tokio::test]
+async fn a_first_address_that_keeps_silent_costs_a_quarter_of_a_second() {
+    // Happy Eyeballs (RFC 8305): the connect timeout of 20 s is not waited for.
+    let [one] = backends(["one"]).await;
+    let [server, silent] = [control_plane(service(&[&one])).await, control_plane(Snapshot::default()).await];
+    silent.faults().black_hole(true);
+    let uri = format!("ipv4:{},{}", silent.addr(), server.addr());
+    assert_eq!(call(&mut client(ServerConfig::insecure(uri))).await.unwrap(), "one");
+}
+
+#[tokio::test]
+async fn every_address_that_failed_is_named() {
+    let [one, two] = [control_plane(Snapshot::default()).await, control_plane(Snapshot::default()).await];
+    one.stop().await;
+    two.stop().await;
+    let text = failure(ServerConfig::insecure(format!("ipv4:{},{}", one.addr(), two.addr()))).await;
+    for server in [&one, &two] {
+        assert!(text.contains(&format!("{}: Connection refused", server.addr())), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn names_are_resolved_by_the_system_or_by_a_resolver_of_ones_own() {
+    let [one] = backends(["one"]).await;
+    let server = control_plane(service(&[&one])).await;
+    let port = server.addr().port();
+    for host in [format!("dns:///localhost:{port}"), format!("localhost:{port}")] {
+        assert_eq!(call(&mut client(ServerConfig::insecure(host))).await.unwrap(), "one");
+    }
+    let own = builder(ServerConfig::insecure(format!("xds.test:{port}"))).dns(OneName).build().unwrap();
+    assert_eq!(call(&mut Client::new(own)).await.unwrap(), "one");
+    let unknown = builder(ServerConfig::insecure("other.test:1")).dns(OneName).build().unwrap();
+    let text = call(&mut Client::new(unknown)).await.unwrap_err().message().to_owned();
+    assert!(text.contains("other.test:1: cannot resolve \"other.test\": no such name"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_uri_that_cannot_be_used_makes_only_that_server_unreachable() {
+    // B-49.
+    let [one] = backends(["one"]).await;
+    let server = control_plane(service(&[&one])).await;
+    let bootstrap = Bootstrap::builder()
+        .server(ServerConfig::insecure("carrier://pigeon"))
+        .server(ServerConfig::insecure(server.addr().to_string()))
+        .build()
+        .unwrap();
+    let channel = Channel::builder("xds:///service").bootstrap(bootstrap).build().unwrap();
+    assert_eq!(call(&mut Client::new(channel)).await.unwrap(), "one");
+    let text = failure(ServerConfig::insecure("carrier://pigeon")).await;
+    assert!(text.contains("the scheme \"carrier\" is not supported"), "{text}");
+}
+
+// === Connections and streams ===
+
+#[tokio::test]
+async fn a_connection_carries_the_streams_of_a_hundred_targets_and_no_more() {
+    // RFC 9113, section 6.5.2: a server need not take more, and what it does not take waits without a word.
+    let [one] = backends(["one"]).await;
+    let names: Vec<_> = (0..101).map(|i| format!("service-{i}")).collect();
+    let listeners = names.iter().map(|name| resources::listener(name, resources::route("service", "service")));
+    let server = control_plane(
+        Snapshot::builder()
+            .resources(listeners)
+            .cluster(resources::eds_cluster("service"))
+            .endpoints(resources::endpoints("service", [one.addr()])),
+    )
+    .await;
+    let bootstrap = Arc::new(bootstrap(ServerConfig::insecure(server.addr().to_string())));
+    let mut clients = Vec::new();
+    for name in &names {
+        let channel = Channel::builder(format!("xds:///{name}")).bootstrap(bootstrap.clone()).build().unwrap();
+        let mut client = Client::new(channel);
+        assert_eq!(call(&mut client).await.unwrap(), "one");
+        clients.push(client);
+    }
+    assert_eq!((server.stats().open_connections, server.stats().open_streams), (2, 101));
+    drop(clients);
+    until_left_alone(&server).await;
+}
+
+#[test]
+fn runtimes_do_not_share_a_connection() {
+    // It is carried by a task, which ends with its runtime.
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (servers, mine, other) = (runtime(), runtime(), runtime());
+    let ([one], server) = servers.block_on(async {
+        let backends = backends(["one"]).await;
+        let server = control_plane(service(&[&backends[0]])).await;
+        (backends, server)
+    });
+    let config = ServerConfig::insecure(server.addr().to_string());
+    let [mut first, mut second] = [&mine, &other].map(|runtime| runtime.block_on(async { client(config.clone()) }));
+    assert_eq!(other.block_on(call(&mut second)).unwrap(), "one");
+    assert_eq!(mine.block_on(call(&mut first)).unwrap(), "one");
+    assert_eq!(server.stats().connections, 2);
+
+    other.shutdown_background();
+    servers.block_on(async { server.control_plane().set(service(&[])) });
+    mine.block_on(until_failed(&mut first));
+    assert_eq!(server.stats().connections, 2, "the stream of the other runtime was not disturbed");
+    drop(one);
+}
+
+// === TLS to endpoints ===
+
+#[tokio::test]
+async fn endpoints_are_reached_over_tls_under_the_name_of_the_target() {
+    let ca = Authority::new();
+    let issued = ca.issue("service");
+    let identity = Identity::from_pem(&issued.certificate_pem, &issued.key_pem);
+    let backend = Backend::builder("secure").tls(ServerTlsConfig::new().identity(identity));
+    let backend = backend.spawn("127.0.0.1:0").await.unwrap();
+    let server = control_plane(service(&[&backend])).await;
+    let channel = || builder(ServerConfig::insecure(server.addr().to_string()));
+
+    let trusting = channel().credentials(ca.client_credentials()).build().unwrap();
+    assert_eq!(call(&mut Client::new(trusting)).await.unwrap(), "secure");
+
+    let stranger = channel().credentials(Authority::new().client_credentials()).build().unwrap();
+    let text = call(&mut Client::new(stranger)).await.unwrap_err().message().to_owned();
+    for part in
+        ["RPC to xds:///service", "cluster \"service\"", &backend.addr().to_string(), "invalid peer certificate"]
+    {
+        assert!(text.contains(part), "{text}");
+    }
+
+    let misnamed = channel().credentials(ca.client_credentials()).authority("impostor").build().unwrap();
+    let text = call(&mut Client::new(misnamed)).await.unwrap_err().message().to_owned();
+    assert!(text.contains("server name impostor"), "{text}");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_speaks_no_tls_is_not_talked_to_in_plain() {
+    let [plain] = backends(["plain"]).await;
+    let server = control_plane(
+        Snapshot::builder()
+            .listener(resources::listener("service", resources::route("service", "service")))
+            .cluster(resources::eds_cluster("service"))
+            .endpoints(resources::endpoints("service", [plain.addr()])),
+    )
+    .await;
+    let channel = builder(ServerConfig::insecure(server.addr().to_string()));
+    let channel = channel.credentials(Authority::new().client_credentials()).build().unwrap();
+    let status = call(&mut Client::new(channel)).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains(&format!("TLS handshake with {}", plain.addr())), "{}", status.message());
+    assert_eq!(plain.requests(), 0);
+}
+
+// === Helpers ===
+
+fn bootstrap(server: ServerConfig) -> Bootstrap {
+    let node = Node { id: "tls".into(), ..Node::default() };
+    Bootstrap::builder().node(node).server(server).build().unwrap()
+}
+
+fn builder(server: ServerConfig) -> ChannelBuilder {
+    Channel::builder("xds:///service")
+        .bootstrap(bootstrap(server))
+        .backoff(Duration::from_millis(20), Duration::from_millis(100))
+}
+
+fn client(server: ServerConfig) -> Client {
+    Client::new(builder(server).build().unwrap())
+}
+
+/// Why a channel with this server has no configuration.
+async fn failure(server: ServerConfig) -> String {
+    call(&mut client(server)).await.unwrap_err().message().to_owned()
+}
+
+/// Calls until one is answered.
+async fn until_answered(client: &mut Client) -> String {
+    let answered = async {
+        loop {
+            if let Ok(id) = call(client).await {
+                return id;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time(answered).await
+}
+
+/// Knows that `xds.test` is here, and nothing else.
+#[derive(Debug)]
+struct OneName;
+
+impl ResolveHost for OneName {
+    fn resolve<'a>(&'a self, host: &'a str) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>> {
+        Box::pin(async move {
+            if host == "xds.test" { Ok(vec![[127, 0, 0, 1].into()]) } else { Err("no such name".to_owned()) }
+        })
+    }
+}
+
+/// Ends TLS in front of a control plane.
+struct TlsFront {
+    address: SocketAddr,
+    clients: mpsc::UnboundedReceiver<Option<CertificateDer<'static>>>,
+}
+
+impl TlsFront {
+    async fn start(server: &Server, config: rustls::ServerConfig) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, target) = (listener.local_addr().unwrap(), server.addr());
+        let (seen, clients) = mpsc::unbounded_channel();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (acceptor, seen) = (acceptor.clone(), seen.clone());
+                tokio::spawn(async move {
+                    // Whoever fails the handshake hears why from rustls.
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).cloned();
+                    let _ = seen.send(shown.map(CertificateDer::into_owned));
+                    pass_on(stream, target).await;
+                });
+            }
+        });
+        Self { address, clients }
+    }
+
+    /// The certificate of the next client, if it showed one.
+    async fn next_client(&mut self) -> Option<CertificateDer<'static>> {
+        in_time(self.clients.recv()).await.expect("a front that lives")
+    }
+}
+
+async fn pass_on(mut stream: impl AsyncRead + AsyncWrite + Unpin, target: SocketAddr) {
+    if let Ok(mut onward) = TcpStream::connect(target).await {
+        let _ = copy_bidirectional(&mut stream, &mut onward).await;
+    }
+}
+
+/// A certificate authority for one test.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+struct Issued {
+    certificate_pem: String,
+    key_pem: String,
+    der: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A certificate for this name, and for this machine.
+    fn issue(&self, name: &str) -> Issued {
+        let key = KeyPair::generate().unwrap();
+        let names = [name, "localhost", "127.0.0.1"].map(str::to_owned);
+        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.0).unwrap();
+        Issued {
+            certificate_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+            der: certificate.der().clone(),
+            key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        }
+    }
+
+    fn roots(&self) -> Arc<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).unwrap();
+        Arc::new(roots)
+    }
+
+    /// A server with a certificate of ours, which demands one of `clients` if there are any.
+    fn server_config(&self, clients: Option<&Self>) -> rustls::ServerConfig {
+        let builder =
+            rustls::ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(clients) => {
+                let verifier = WebPkiClientVerifier::builder_with_provider(clients.roots(), provider());
+                builder.with_client_cert_verifier(verifier.build().unwrap())
+            }
+        };
+        let issued = self.issue("control-plane");
+        let mut config = builder.with_single_cert(vec![issued.der], issued.key).unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config
+    }
+
+    /// Credentials that trust only us.
+    fn client_credentials(&self) -> Credentials {
+        let builder =
+            rustls::ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
+        Credentials::tls_with(builder.with_root_certificates(self.roots()).with_no_client_auth())
+    }
+}
+
+impl Issued {
+    fn certificate(&self) -> CertificateDer<'static> {
+        self.der.clone()
+    }
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// A directory that goes with the test.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        std::fs::write(self.path(name), content).unwrap();
+    }
+
+    fn write_identity(&self, issued: &Issued) {
+        self.write("cert.pem", &issued.certificate_pem);
+        self.write("key.pem", &issued.key_pem);
+    }
+}
