@@ -8,8 +8,8 @@ use mainstay_xds::Choose;
 use crate::choose::{Choices, Recorder, Replayed};
 use crate::invariant::Violation;
 use crate::scenario::Scenario;
-use crate::{small, swarm};
 use crate::world::{Event, Stats, World};
+use crate::{small, swarm};
 
 /// A world in which something did not hold.
 #[derive(Clone, Debug)]

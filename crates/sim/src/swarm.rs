@@ -30,7 +30,12 @@ pub fn run_seed(seed: u64) -> Result<Stats, Box<Failure>> {
     let events = 50 + choose_from(&mut Seeded::new(seed), 250);
     run::run(&scenario, &mut choose, events).map_err(|violation| {
         let choices = choose.into_choices();
-        Box::new(Failure { violation: Some(violation), scenario: scenario.name.clone(), choices, transcript: Vec::new() })
+        Box::new(Failure {
+            violation: Some(violation),
+            scenario: scenario.name.clone(),
+            choices,
+            transcript: Vec::new(),
+        })
     })
 }
 

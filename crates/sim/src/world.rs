@@ -11,7 +11,7 @@ use bytes::Bytes;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Decision, InFlight, Input, Rpc, Snapshot, SubchannelId};
 use mainstay_xds::client::{self, CloseCause, Report, StreamId};
-use mainstay_xds::deps::DnsName;
+use mainstay_xds::deps::{DnsName, XdsConfig};
 use mainstay_xds::resource::ResourceType;
 use mainstay_xds::{Choose, Time};
 use prost::Message;
@@ -35,6 +35,8 @@ pub struct World {
     links: BTreeMap<StreamId, Link>,
     lookups: BTreeSet<DnsName>,
     snapshot: Arc<Snapshot<Handle>>,
+    /// Configurations that RPCs may still go by, while newer ones get warm, and until when.
+    recent: Vec<(Time, Arc<XdsConfig>)>,
     /// RPCs that were sent and have not ended.
     rpcs: VecDeque<Option<Arc<InFlight>>>,
     /// What may still go wrong.
@@ -148,6 +150,9 @@ impl std::ops::AddAssign for Stats {
 /// by their size (see [`Fingerprint`]).
 const START: Time = Time::from_nanos(1 << 62);
 
+/// How long warm switching may keep RPCs at earlier routes.
+const WARM_BOUND: Duration = Duration::from_secs(5);
+
 /// How long a connection through which nothing comes is believed in.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
@@ -183,6 +188,7 @@ impl World {
             links: BTreeMap::new(),
             lookups: BTreeSet::new(),
             snapshot: Arc::new(Snapshot::empty()),
+            recent: Vec::new(),
             rpcs: VecDeque::new(),
             faults_left: scenario.limits.faults,
             delays_left: scenario.limits.delays,
@@ -543,7 +549,13 @@ impl World {
             self.stats.rpcs += 1;
             let decision = self.snapshot.decide(Rpc { path, headers: &headers }, choose);
             self.stats.rpcs_sent += u64::from(matches!(decision, Decision::Send(_)));
-            crate::traffic::check(path, &decision, self.core.config(), &self.shell, grain)?;
+            let now = crate::traffic::check(path, &decision, self.core.config(), &self.shell, grain);
+            let before = |(_, config): &(Time, _)| {
+                crate::traffic::check(path, &decision, Some(Ok(config)), &self.shell, grain).is_ok()
+            };
+            if now.is_err() && !self.recent.iter().any(before) {
+                return now;
+            }
         }
         let counted: u32 = self.shell.counters.values().map(|counter| counter.in_flight()).sum();
         let in_flight = self.rpcs.iter().flatten().count();
@@ -657,10 +669,21 @@ impl World {
         if let Some(misuse) = self.shell.misuse.take() {
             return Err(Invariant::Connections.broken(misuse));
         }
+        self.remember_config();
         let dump = self.core.client().dump();
         let view = View { now: self.now, dump: &dump, config: self.core.config() };
         self.model.check(&view)?;
         self.check_traffic(choose, self.scenario.grain)
+    }
+
+    /// Keeps what was in force for as long as warm switching may let RPCs go by it.
+    fn remember_config(&mut self) {
+        let before = self.model.in_force().cloned();
+        let now = self.core.config().and_then(Result::ok);
+        if let Some(before) = before.filter(|before| now != Some(before)) {
+            self.recent.push((self.now + WARM_BOUND, before));
+        }
+        self.recent.retain(|(until, _)| self.now <= *until);
     }
 
     // --- The end ---

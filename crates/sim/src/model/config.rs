@@ -103,6 +103,11 @@ impl ConfigModel {
 }
 
 impl Model {
+    /// What was in force after the last step.
+    pub(crate) fn in_force(&self) -> Option<&Arc<XdsConfig>> {
+        self.config.in_force.as_ref()?.as_ref().ok()
+    }
+
     /// A lookup is answered.
     pub(crate) fn resolved(&mut self, name: &DnsName, answer: &Result<Vec<SocketAddr>, String>) {
         let known = self.config.lookups.entry(name.clone()).or_default();
