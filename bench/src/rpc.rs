@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tokio::runtime::Runtime;
+use tokio::task::LocalSet;
 
 use crate::candidates::{Candidate, MESSAGES, Shape, Stub};
 use crate::plot::{Plot, number};
@@ -158,22 +159,21 @@ fn throughput(options: &Options, shape: Shape, runtime: &Runtime, stubs: &[Stub]
 /// Calls per second with so many in flight, each in a task of its own.
 async fn rate(stub: &Stub, shape: Shape, in_flight: usize, length: Duration) -> Result<f64> {
     let start = Instant::now();
-    let tasks: Vec<_> = (0..in_flight)
-        .map(|_| {
-            let mut stub = stub.clone();
-            tokio::spawn(async move {
-                let mut calls = 0_u64;
-                while start.elapsed() < length {
-                    stub.call(shape).await?;
-                    calls += 1;
-                }
-                Ok::<_, tonic::Status>(calls)
-            })
-        })
-        .collect();
+    let keep_calling = |mut stub: Stub| async move {
+        let mut calls = 0_u64;
+        while start.elapsed() < length {
+            stub.call(shape).await?;
+            calls += 1;
+        }
+        Ok::<_, tonic::Status>(calls)
+    };
+    // Local, as the compiler cannot see that the futures of tonic-xds may move between threads.
+    let tasks = LocalSet::new();
+    let callers: Vec<_> = (0..in_flight).map(|_| tasks.spawn_local(keep_calling(stub.clone()))).collect();
+    tasks.await;
     let mut calls = 0;
-    for task in tasks {
-        calls += task.await??;
+    for caller in callers {
+        calls += caller.await??;
     }
     Ok(calls as f64 / start.elapsed().as_secs_f64())
 }

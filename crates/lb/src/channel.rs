@@ -183,9 +183,12 @@ impl<S: Subchannel> ChannelCore<S> {
         [self.client_deadline, self.deps_deadline, self.tree.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Lets go of every connection to an endpoint. The streams are the shell's to close.
+    /// Ends everything: connections to endpoints are released at once, streams and lookups by the actions that
+    /// follow. Nothing is due after that.
     pub fn shut_down<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
         self.with_tree(cx, |tree, cx| tree.shut_down(cx));
+        self.deps.shut_down(cx.now);
+        while self.carry_from_client(cx.now) | self.carry_from_deps(cx.now, &mut None) {}
     }
 
     /// The client, for status views.

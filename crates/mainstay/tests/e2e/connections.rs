@@ -1,5 +1,6 @@
 //! Connections to endpoints: shared, drained, killed, brought back.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -126,8 +127,10 @@ async fn a_route_moves_to_a_new_cluster_when_that_is_connected() {
         snapshot.insert(resources::endpoints("other", [silent.local_addr().unwrap()]));
         snapshot.insert(resources::route("service", "other"));
     });
-    for _ in 0..2 {
-        events.answer(TypeUrl::ENDPOINTS).await.unwrap();
+    let mut moved = BTreeSet::new();
+    while moved.len() < 2 {
+        let answer = events.answer(TypeUrl::ENDPOINTS).await.unwrap();
+        moved.extend(answer.names.contains(&"other".to_owned()).then_some(answer.stream));
     }
     let waiting = call_within(&mut at_once, Duration::from_millis(100)).await.unwrap_err();
     assert_eq!(waiting.code(), Code::DeadlineExceeded, "off: calls wait for the new cluster");

@@ -112,7 +112,8 @@ impl XdsClient {
         let Some(entry) = cache.get_mut(key.resource_type, &key.name) else { return };
         // A server that is not in charge proves nothing by its silence while the one in charge is well (C-54).
         let active = authorities[entry.authority.0].active();
-        let proves = active == Some(server) || active.is_some_and(|active| servers[active.0].outage.is_some());
+        let is_down = active.is_some_and(|active| servers[active.0].outage.is_some());
+        let proves = active == Some(server) || is_down;
         let from = &mut servers[server.0];
         if let Some(stream) = from.link.stream_mut() {
             stream.expired(&key, (!proves).then_some(now + wait), timers);
@@ -132,8 +133,13 @@ impl XdsClient {
         };
         entry.fail(error, false);
         self.news.extend(&entry.watchers);
+        let (id, uncached) = (entry.authority, entry.cached.is_uncached());
         let report = Report::TimedOut(from.config.clone(), key);
         self.report(report);
+        // C-43: it may have been known to be absent before, and is uncached only now.
+        if is_down && uncached {
+            self.active_is_down(id, true);
+        }
     }
 
     /// How long a resource may be missing on this server, and whether that is then a transient error (P-56, C-28).

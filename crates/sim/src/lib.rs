@@ -1,0 +1,34 @@
+//! The world of Mainstay in one thread and virtual time.
+//!
+//! A [`World`] is one channel with everything that decides ([`ChannelCore`](mainstay_lb::ChannelCore), as in
+//! production) and everything around it in place of sockets: control planes that speak ADS, the network to them, DNS,
+//! backends, RPCs. What happens next is always a choice ([`Choose`](mainstay_xds::Choose)); so a world can be replayed,
+//! and all worlds can be visited. After each event a reference model says what must hold: see [`Invariant`].
+
+mod choose;
+mod explore;
+mod fingerprint;
+mod invariant;
+mod model;
+mod plane;
+mod resources;
+mod run;
+mod scenario;
+mod shell;
+mod shrink;
+pub mod small;
+pub mod swarm;
+mod traffic;
+mod truth;
+mod world;
+
+pub use choose::{Choices, FromBytes, Narrow, Odometer, Recorder, Replayed, Seeded};
+pub use explore::{Search, Visited};
+pub use invariant::{Invariant, Violation};
+pub use plane::Habits;
+pub use resources::{Place, Spec};
+pub use run::{Failure, replay, replay_line, run, scenario};
+pub use scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario};
+pub use shrink::shrink;
+pub use truth::{Told, Truth};
+pub use world::{Event, Stats, World};

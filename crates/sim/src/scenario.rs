@@ -1,0 +1,176 @@
+//! What a world starts from: the bootstrap, what the control planes say, and what may go wrong.
+
+use std::sync::Arc;
+
+use mainstay_lb::ChannelCore;
+use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, Guards, Node, ServerConfig};
+use mainstay_xds::client::ClientSettings;
+use mainstay_xds::deps::DepsSettings;
+use mainstay_xds::name::Target;
+
+use crate::plane::Habits;
+use crate::resources::Spec;
+use crate::shell::Handle;
+use crate::truth::Truth;
+
+/// The beginning of a world. Everything after it is choice.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Its name, for transcripts and regression cases.
+    pub name: String,
+    /// The bootstrap of the client.
+    pub bootstrap: Arc<Bootstrap>,
+    /// What the channel is for, such as `xds:///shop`.
+    pub target: Target,
+    /// The control planes.
+    pub planes: Vec<PlaneSpec>,
+    /// Numbers of the client.
+    pub client: ClientSettings,
+    /// Numbers of the dependency manager.
+    pub deps: DepsSettings,
+    /// What may go wrong.
+    pub limits: Limits,
+    /// How closely the world is looked at.
+    pub grain: Grain,
+    /// How much more often than any other event the one happens that a world without faults would take.
+    pub calm: u64,
+}
+
+/// One control plane.
+#[derive(Clone, Debug)]
+pub struct PlaneSpec {
+    /// The server in the bootstrap.
+    pub server: Arc<ServerConfig>,
+    /// What it says, version after version. Never empty.
+    pub editions: Vec<Arc<Truth>>,
+    /// How it says it.
+    pub habits: Habits,
+}
+
+/// How much may go wrong. Healing is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// Faults of control planes and the network to them.
+    pub faults: u32,
+    /// Which faults.
+    pub kinds: Kinds,
+    /// How often time may pass although something is left to be delivered: a slow network.
+    pub delays: u32,
+    /// Faults of backends.
+    pub backend_faults: u32,
+}
+
+/// Which faults may happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Kinds {
+    /// A control plane stops and refuses connections.
+    pub kill: bool,
+    /// A stream ends.
+    pub cut: bool,
+    /// Packets vanish.
+    pub black_hole: bool,
+    /// A server takes requests and does not answer.
+    pub mute: bool,
+    /// A connection is dead and nobody knows.
+    pub half_open: bool,
+    /// A server sends nonsense.
+    pub garbage: bool,
+}
+
+/// How closely the world is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Grain {
+    /// Requests arrive, responses are delivered and backends answer in the moment they are made.
+    Coarse,
+    /// Each of these is an event of its own.
+    Fine,
+}
+
+impl Kinds {
+    /// Everything.
+    pub const ALL: Self = Self { kill: true, cut: true, black_hole: true, mute: true, half_open: true, garbage: true };
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { faults: 2, kinds: Kinds { kill: true, cut: true, ..Kinds::default() }, delays: 1, backend_faults: 0 }
+    }
+}
+
+impl Scenario {
+    /// A world with these top-level servers, each with its editions in few words. The target is `xds:///shop`.
+    pub fn new(name: &str, servers: &[(&str, &[&[(&str, Spec)]])]) -> Self {
+        Self::with_authorities(name, servers, &[])
+    }
+
+    /// The same with authorities: name, servers by their place in `servers`, and whether A95's knob is set. Servers
+    /// that no authority names are the top-level ones.
+    pub fn with_authorities(
+        name: &str,
+        servers: &[(&str, &[&[(&str, Spec)]])],
+        authorities: &[(&str, &[usize], bool)],
+    ) -> Self {
+        let config = |index: &usize| ServerConfig::insecure(servers[*index].0);
+        let node = Node { id: "sim".to_owned(), ..Node::default() };
+        let mut builder = Bootstrap::builder().node(node).guards(Guards::default());
+        let named = |index: &usize| authorities.iter().any(|(_, servers, _)| servers.contains(index));
+        for index in (0..servers.len()).filter(|index| !named(index)) {
+            builder = builder.server(config(&index));
+        }
+        for (name, servers, fallback_on_reachability_only) in authorities {
+            let servers = servers.iter().map(config).collect();
+            let options = AuthorityOptions {
+                servers,
+                fallback_on_reachability_only: *fallback_on_reachability_only,
+                ..AuthorityOptions::default()
+            };
+            builder = builder.authority(*name, options);
+        }
+        let bootstrap = builder.build().expect("scenarios have good bootstraps");
+        let planes = servers.iter().map(|(uri, editions)| {
+            let server = Arc::new(ServerConfig::insecure(*uri));
+            let owned = |specs: &[(&str, Spec)]| -> Vec<(String, Spec)> {
+                specs.iter().map(|(name, spec)| ((*name).to_owned(), spec.clone())).collect()
+            };
+            let edition = |(number, specs): (usize, &&[(&str, Spec)])| {
+                Arc::new(Truth::of(format!("{}", number + 1), &owned(specs), &bootstrap, &server))
+            };
+            let editions = editions.iter().enumerate().map(edition).collect();
+            PlaneSpec { server: server.clone(), editions, habits: Habits { short_nonces: true, ..Habits::default() } }
+        });
+        let planes = planes.collect();
+        let target = Target::resolve("xds:///shop", &bootstrap).expect("a good target");
+        Self {
+            name: name.to_owned(),
+            bootstrap: Arc::new(bootstrap),
+            target,
+            planes,
+            client: ClientSettings::default(),
+            deps: DepsSettings::default(),
+            limits: Limits::default(),
+            grain: Grain::Coarse,
+            calm: 0,
+        }
+    }
+
+    /// Changes what may go wrong.
+    pub fn limits(mut self, set: impl FnOnce(&mut Limits)) -> Self {
+        set(&mut self.limits);
+        self
+    }
+
+    /// Changes how every control plane speaks.
+    pub fn habits(mut self, set: impl Fn(&mut Habits)) -> Self {
+        self.planes.iter_mut().for_each(|plane| set(&mut plane.habits));
+        self
+    }
+
+    pub(crate) fn core(&self) -> ChannelCore<Handle> {
+        ChannelCore::new(&self.target, self.bootstrap.clone(), self.client.clone(), self.deps.clone())
+    }
+
+    /// The place of a server among the control planes.
+    pub(crate) fn plane_of(&self, server: &ServerConfig) -> Option<usize> {
+        self.planes.iter().position(|plane| *plane.server == *server)
+    }
+}

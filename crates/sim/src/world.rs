@@ -1,0 +1,916 @@
+//! The world: one channel, its control planes, the network, DNS and backends, one event at a time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::hash::Hash;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
+use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Decision, InFlight, Input, Rpc, Snapshot, SubchannelId};
+use mainstay_xds::client::{self, CloseCause, Report, StreamId};
+use mainstay_xds::deps::{DnsName, XdsConfig};
+use mainstay_xds::resource::ResourceType;
+use mainstay_xds::{Choose, Time};
+use prost::Message;
+
+use crate::choose::{Choices, Narrow, Replayed};
+use crate::fingerprint::Fingerprint;
+use crate::invariant::{Invariant, Violation};
+use crate::model::{Model, View};
+use crate::plane::{Net, Plane, Response, Session};
+use crate::scenario::{Grain, Scenario};
+use crate::shell::{Handle, Shell, State};
+
+/// One channel and everything around it.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub(crate) scenario: Arc<Scenario>,
+    pub(crate) now: Time,
+    core: ChannelCore<Handle>,
+    shell: Shell,
+    planes: Vec<Plane>,
+    links: BTreeMap<StreamId, Link>,
+    lookups: BTreeSet<DnsName>,
+    snapshot: Arc<Snapshot<Handle>>,
+    /// Configurations that RPCs may still go by, while newer ones get warm, and until when.
+    recent: Vec<(Time, Arc<XdsConfig>)>,
+    /// RPCs that were sent and have not ended.
+    rpcs: VecDeque<Option<Arc<InFlight>>>,
+    /// What may still go wrong.
+    faults_left: u32,
+    delays_left: u32,
+    backend_faults_left: u32,
+    model: Model,
+    stats: Stats,
+    transcript: Option<Vec<String>>,
+}
+
+/// A stream and the connection under it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Link {
+    plane: usize,
+    /// Until when it may connect; `None`: it is open.
+    connecting: Option<Time>,
+    session: Session,
+    /// Given to the transport, and not taken by it yet.
+    unsent: Option<Bytes>,
+    to_plane: VecDeque<Bytes>,
+    to_client: VecDeque<Response>,
+    /// The other end is gone and nobody told us.
+    dead: bool,
+    /// When keepalive finds out that nothing gets through.
+    keepalive: Option<Time>,
+    /// The client closed it; what is on the way to the client may still arrive.
+    closed: bool,
+}
+
+/// Something that can happen.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Event {
+    /// A connection attempt to a control plane ends, one way or the other.
+    Connect(StreamId),
+    /// The transport takes a request.
+    Sent(StreamId),
+    /// A request reaches the control plane.
+    Arrive(StreamId),
+    /// The control plane says what is due about a type.
+    Serve(StreamId, ResourceType),
+    /// A response reaches the client.
+    Deliver(StreamId),
+    /// A response of a stream that the client has closed reaches it.
+    DeliverLate(StreamId),
+    /// A lookup succeeds or fails.
+    Resolve(DnsName, bool),
+    /// A connection to a backend takes its next step.
+    Backend(SubchannelId),
+    /// Time passes until something is due.
+    Time,
+    /// An RPC is made for this path.
+    Rpc(u8),
+    /// The oldest RPC ends.
+    RpcEnd,
+    /// A control plane has news.
+    Publish(usize),
+    /// A control plane and the network to it work again.
+    Heal(usize),
+    /// A control plane stops.
+    Kill(usize),
+    /// Packets to and from a control plane vanish.
+    BlackHole(usize),
+    /// A control plane does not answer any more.
+    Mute(usize),
+    /// A control plane ends a stream.
+    Cut(StreamId),
+    /// The connection of a stream is lost and nobody is told.
+    HalfOpen(StreamId),
+    /// A control plane sends nonsense.
+    Garbage(StreamId),
+    /// A backend refuses connections and drops those it has.
+    BackendDown(SocketAddr),
+    /// A backend works again.
+    BackendUp(SocketAddr),
+}
+
+/// What a world has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Events.
+    pub events: u64,
+    /// Faults among them.
+    pub faults: u64,
+    /// Virtual time.
+    pub virtual_time: Duration,
+    /// Decisions about RPCs.
+    pub rpcs: u64,
+    /// RPCs that could be sent.
+    pub rpcs_sent: u64,
+    /// Configurations published.
+    pub configs: u64,
+    /// Falls to a lower server.
+    pub fallbacks: u64,
+}
+
+impl std::ops::AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.events += other.events;
+        self.faults += other.faults;
+        self.virtual_time += other.virtual_time;
+        self.rpcs += other.rpcs;
+        self.rpcs_sent += other.rpcs_sent;
+        self.configs += other.configs;
+        self.fallbacks += other.fallbacks;
+    }
+}
+
+/// When a world begins. The clock is far from zero, so that times are told from other numbers
+/// by their size (see [`Fingerprint`]).
+const START: Time = Time::from_nanos(1 << 62);
+
+/// How long warm switching may keep RPCs at earlier routes.
+const WARM_BOUND: Duration = Duration::from_secs(5);
+
+/// How long a connection through which nothing comes is believed in.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+// === impl World ===
+
+impl World {
+    /// The world at its beginning: the channel has just been made.
+    ///
+    /// # Errors
+    /// If something that must hold does not.
+    pub fn new(scenario: Arc<Scenario>, choose: &mut dyn Choose) -> Result<Self, Violation> {
+        Self::start(scenario, choose, false)
+    }
+
+    /// The same, with a transcript of everything that happens.
+    ///
+    /// # Errors
+    /// If something that must hold does not.
+    pub fn with_transcript(scenario: Arc<Scenario>, choose: &mut dyn Choose) -> Result<Self, Violation> {
+        Self::start(scenario, choose, true)
+    }
+
+    fn start(scenario: Arc<Scenario>, choose: &mut dyn Choose, transcript: bool) -> Result<Self, Violation> {
+        let planes = scenario.planes.iter().map(|spec| {
+            let truth = spec.editions.first().cloned().unwrap_or_default();
+            Plane::new(truth, spec.habits)
+        });
+        let mut world = Self {
+            now: START,
+            core: scenario.core(),
+            shell: Shell::default(),
+            planes: planes.collect(),
+            links: BTreeMap::new(),
+            lookups: BTreeSet::new(),
+            snapshot: Arc::new(Snapshot::empty()),
+            recent: Vec::new(),
+            rpcs: VecDeque::new(),
+            faults_left: scenario.limits.faults,
+            delays_left: scenario.limits.delays,
+            backend_faults_left: scenario.limits.backend_faults,
+            model: Model::new(&scenario),
+            stats: Stats::default(),
+            transcript: transcript.then(Vec::new),
+            scenario,
+        };
+        world.settle(choose)?;
+        world.check(choose)?;
+        Ok(world)
+    }
+
+    /// What can happen now. First what a world without faults and delays would do next.
+    pub fn events(&self) -> Vec<Event> {
+        let mut events = self.pending();
+        let quiet = events.is_empty();
+        if self.next_deadline().is_some() && (quiet || self.delays_left > 0) {
+            events.push(Event::Time);
+        }
+        if self.scenario.grain == Grain::Fine {
+            events.extend([Event::Rpc(0), Event::Rpc(1)]);
+            events.extend((!self.rpcs.is_empty()).then_some(Event::RpcEnd));
+        }
+        for (index, plane) in self.planes.iter().enumerate() {
+            if plane.edition + 1 < self.scenario.planes[index].editions.len() {
+                events.push(Event::Publish(index));
+            }
+            if plane.net != Net::Up || plane.mute {
+                events.push(Event::Heal(index));
+            }
+        }
+        events.extend(self.shell.down.iter().map(|address| Event::BackendUp(*address)));
+        if self.faults_left > 0 {
+            self.add_faults(&mut events);
+        }
+        if self.backend_faults_left > 0 {
+            let addresses: BTreeSet<_> = self.shell.connections.values().map(|c| c.handle.address).collect();
+            events.extend(addresses.difference(&self.shell.down).map(|address| Event::BackendDown(*address)));
+        }
+        events
+    }
+
+    /// What is under way and will happen if nothing comes between.
+    fn pending(&self) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (id, link) in &self.links {
+            let plane = &self.planes[link.plane];
+            if link.closed {
+                events.extend((!link.to_client.is_empty()).then_some(Event::DeliverLate(*id)));
+                continue;
+            }
+            if link.unsent.is_some() {
+                events.push(Event::Sent(*id));
+            }
+            if plane.net == Net::BlackHole || link.dead {
+                continue;
+            }
+            if link.connecting.is_some() {
+                events.push(Event::Connect(*id));
+                continue;
+            }
+            if !link.to_client.is_empty() {
+                events.push(Event::Deliver(*id));
+            }
+            if !link.to_plane.is_empty() {
+                events.push(Event::Arrive(*id));
+            }
+            let due = ResourceType::ALL.into_iter().filter(|kind| plane.is_due(&link.session, *kind));
+            events.extend(due.map(|kind| Event::Serve(*id, kind)));
+        }
+        events.extend(self.shell.under_way().map(Event::Backend));
+        for name in &self.lookups {
+            events.extend([Event::Resolve(name.clone(), true), Event::Resolve(name.clone(), false)]);
+        }
+        events
+    }
+
+    fn add_faults(&self, events: &mut Vec<Event>) {
+        let kinds = self.scenario.limits.kinds;
+        for (index, plane) in self.planes.iter().enumerate() {
+            if plane.net == Net::Up {
+                events.extend(kinds.kill.then_some(Event::Kill(index)));
+                events.extend(kinds.black_hole.then_some(Event::BlackHole(index)));
+                events.extend((kinds.mute && !plane.mute).then_some(Event::Mute(index)));
+            }
+        }
+        let is_live = |link: &Link| {
+            !link.closed && link.connecting.is_none() && !link.dead && self.planes[link.plane].net == Net::Up
+        };
+        for (id, _) in self.links.iter().filter(|(_, link)| is_live(link)) {
+            events.extend(kinds.cut.then_some(Event::Cut(*id)));
+            events.extend(kinds.half_open.then_some(Event::HalfOpen(*id)));
+            events.extend(kinds.garbage.then_some(Event::Garbage(*id)));
+        }
+    }
+
+    /// Lets one of [`World::events`] happen, and everything that follows from it at once. Then checks what must hold.
+    ///
+    /// # Errors
+    /// If something that must hold does not.
+    pub fn apply(&mut self, choose: &mut dyn Choose, event: &Event) -> Result<(), Violation> {
+        // A coarse world has no choices but its events.
+        let limit = if self.scenario.grain == Grain::Coarse { 0 } else { u64::MAX };
+        let choose = &mut Narrow { source: choose, limit };
+        self.stats.events += 1;
+        self.note(|world| world.tell(event));
+        self.happen(choose, event)?;
+        self.settle(choose)?;
+        self.check(choose)
+    }
+
+    fn happen(&mut self, choose: &mut dyn Choose, event: &Event) -> Result<(), Violation> {
+        match event {
+            Event::Connect(id) => self.connect(choose, *id)?,
+            Event::Sent(id) => self.sent(choose, *id),
+            Event::Arrive(id) => self.arrive(*id),
+            Event::Serve(id, kind) => {
+                if let Some(link) = self.links.get_mut(id) {
+                    let response = self.planes[link.plane].respond(&mut link.session, *kind);
+                    link.to_client.extend(response);
+                    if self.scenario.grain == Grain::Coarse {
+                        self.deliver(choose, *id)?;
+                    }
+                }
+            }
+            Event::Deliver(id) => self.deliver(choose, *id)?,
+            Event::DeliverLate(id) => self.deliver_late(choose, *id)?,
+            Event::Resolve(name, works) => self.resolved(choose, name.clone(), *works),
+            Event::Backend(id) => {
+                if let Some(news) = self.shell.advance(self.now, *id) {
+                    self.input(choose, Input::Connectivity(*id, news));
+                }
+            }
+            Event::Time => {
+                if !self.pending().is_empty() {
+                    self.delays_left = self.delays_left.saturating_sub(1);
+                }
+                self.pass_time(choose)?;
+            }
+            Event::Rpc(path) => self.rpc(choose, *path)?,
+            Event::RpcEnd => drop(self.rpcs.pop_front()),
+            Event::Publish(index) => {
+                let plane = &mut self.planes[*index];
+                if let Some(truth) = self.scenario.planes[*index].editions.get(plane.edition + 1) {
+                    plane.edition += 1;
+                    plane.truth = truth.clone();
+                }
+            }
+            Event::Heal(index) => self.heal(*index),
+            Event::BackendUp(address) => drop(self.shell.down.remove(address)),
+            Event::BackendDown(address) => self.backend_down(choose, *address),
+            fault => self.fault(choose, fault)?,
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self, choose: &mut dyn Choose, event: &Event) -> Result<(), Violation> {
+        self.faults_left = self.faults_left.saturating_sub(1);
+        self.stats.faults += 1;
+        match event {
+            Event::Kill(index) => {
+                self.planes[*index].net = Net::Refusing;
+                for id in self.open_links(*index) {
+                    self.lose(choose, id, CloseCause::ConnectionLost("connection reset".to_owned()))?;
+                }
+            }
+            Event::BlackHole(index) => {
+                self.planes[*index].net = Net::BlackHole;
+                let keepalive = self.now + KEEPALIVE;
+                for id in self.open_links(*index) {
+                    if let Some(link) = self.links.get_mut(&id) {
+                        link.keepalive.get_or_insert(keepalive);
+                    }
+                }
+            }
+            Event::Mute(index) => self.planes[*index].mute = true,
+            Event::Cut(id) => {
+                self.lose(choose, *id, CloseCause::Ended { code: 14, message: "restarting".to_owned() })?;
+            }
+            Event::HalfOpen(id) => {
+                if let Some(link) = self.links.get_mut(id) {
+                    link.dead = true;
+                    link.keepalive.get_or_insert(self.now + KEEPALIVE);
+                }
+            }
+            Event::Garbage(id) => {
+                let nonsense = Bytes::from_static(b"\xff\xffnonsense");
+                self.input(choose, Input::Xds(client::Event::Received(*id, nonsense)));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn open_links(&self, plane: usize) -> Vec<StreamId> {
+        let open = |link: &Link| link.plane == plane && !link.closed && link.connecting.is_none();
+        self.links.iter().filter(|(_, link)| open(link)).map(|(id, _)| *id).collect()
+    }
+
+    fn heal(&mut self, index: usize) {
+        let plane = &mut self.planes[index];
+        plane.net = Net::Up;
+        plane.mute = false;
+        for link in self.links.values_mut().filter(|link| link.plane == index && !link.dead) {
+            link.keepalive = None;
+        }
+    }
+
+    // --- Control planes ---
+
+    fn connect(&mut self, choose: &mut dyn Choose, id: StreamId) -> Result<(), Violation> {
+        let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
+        if self.planes[link.plane].net == Net::Refusing {
+            return self.lose(choose, id, CloseCause::ConnectFailed("connection refused".to_owned()));
+        }
+        link.connecting = None;
+        self.model.opened(self.now, id);
+        self.input(choose, Input::Xds(client::Event::Opened(id)));
+        Ok(())
+    }
+
+    /// The stream is over, and the client is told.
+    fn lose(&mut self, choose: &mut dyn Choose, id: StreamId, cause: CloseCause) -> Result<(), Violation> {
+        self.links.remove(&id);
+        self.model.lost(self.now, id)?;
+        self.input(choose, Input::Xds(client::Event::Closed(id, cause)));
+        Ok(())
+    }
+
+    fn sent(&mut self, choose: &mut dyn Choose, id: StreamId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.to_plane.extend(link.unsent.take());
+        self.model.sent(self.now, id);
+        self.input(choose, Input::Xds(client::Event::Sent(id)));
+    }
+
+    fn arrive(&mut self, id: StreamId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let request = link.to_plane.pop_front().and_then(|bytes| DiscoveryRequest::decode(bytes).ok());
+        if let Some(request) = request {
+            self.planes[link.plane].take(&mut link.session, &request);
+        }
+    }
+
+    fn deliver(&mut self, choose: &mut dyn Choose, id: StreamId) -> Result<(), Violation> {
+        let Some(response) = self.links.get_mut(&id).and_then(|link| link.to_client.pop_front()) else {
+            return Ok(());
+        };
+        self.note(|_| format!("  < {response}"));
+        self.model.delivered(self.now, id, &response)?;
+        self.input(choose, Input::Xds(client::Event::Received(id, response.encode())));
+        Ok(())
+    }
+
+    fn deliver_late(&mut self, choose: &mut dyn Choose, id: StreamId) -> Result<(), Violation> {
+        let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
+        let Some(response) = link.to_client.pop_front() else { return Ok(()) };
+        if link.to_client.is_empty() {
+            self.links.remove(&id);
+        }
+        let before = self.core.clone();
+        self.input(choose, Input::Xds(client::Event::Received(id, response.encode())));
+        Invariant::Cache.holds(self.core == before, || {
+            format!("{response} came on stream {}, which the client had closed, and changed something (P-26)", id.0)
+        })
+    }
+
+    // --- Time, DNS, backends ---
+
+    fn next_deadline(&self) -> Option<Time> {
+        let links = self.links.values().filter(|link| !link.closed);
+        let links = links.flat_map(|link| [link.connecting, link.keepalive]).flatten();
+        links.chain(self.core.next_deadline()).chain(self.shell.next_deadline()).min()
+    }
+
+    fn pass_time(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
+        let Some(next) = self.next_deadline() else { return Ok(()) };
+        self.now = self.now.max(next);
+        let now = self.now;
+        let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        let over: Vec<_> = (self.links.iter())
+            .filter(|(_, link)| !link.closed && (due(link.connecting) || due(link.keepalive)))
+            .map(|(id, link)| (*id, link.connecting.is_some()))
+            .collect();
+        for (id, connecting) in over {
+            let cause = if connecting {
+                CloseCause::ConnectFailed("timed out".to_owned())
+            } else {
+                CloseCause::ConnectionLost("keepalive timed out".to_owned())
+            };
+            self.lose(choose, id, cause)?;
+        }
+        for id in self.shell.connections.keys().copied().collect::<Vec<_>>() {
+            let failed = |connection: &crate::shell::Connection| matches!(connection.state, State::Failed(_));
+            if self.shell.connections.get(&id).is_some_and(failed)
+                && let Some(news) = self.shell.advance(now, id)
+            {
+                self.input(choose, Input::Connectivity(id, news));
+            }
+        }
+        if due(self.core.next_deadline()) {
+            self.input(choose, Input::Timeout);
+        }
+        Ok(())
+    }
+
+    fn resolved(&mut self, choose: &mut dyn Choose, name: DnsName, works: bool) {
+        self.lookups.remove(&name);
+        // Each name has addresses of its own.
+        let number = name.host.bytes().fold(0u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+        let address = |last| SocketAddr::from(([10, 2, number, last], name.port));
+        let answer = if works { Ok(vec![address(1), address(2)]) } else { Err("no such name".to_owned()) };
+        self.model.resolved(&name, &answer);
+        self.input(choose, Input::Dns(name, answer));
+    }
+
+    fn backend_down(&mut self, choose: &mut dyn Choose, address: SocketAddr) {
+        self.backend_faults_left = self.backend_faults_left.saturating_sub(1);
+        self.stats.faults += 1;
+        self.shell.down.insert(address);
+        self.shell.troubled.insert(address);
+        let mut lost = Vec::new();
+        for (id, connection) in &mut self.shell.connections {
+            if connection.handle.address == address && connection.state == State::Ready {
+                connection.state = State::Idle;
+                lost.push(*id);
+            }
+        }
+        for id in lost {
+            self.input(choose, Input::Connectivity(id, Connectivity::Idle));
+        }
+    }
+
+    // --- RPCs ---
+
+    fn rpc(&mut self, choose: &mut dyn Choose, path: u8) -> Result<(), Violation> {
+        self.shell.lend();
+        self.stats.rpcs += 1;
+        let path = path_of(path);
+        let headers = http::HeaderMap::new();
+        match self.snapshot.decide(Rpc { path, headers: &headers }, choose) {
+            Decision::Send(to) => {
+                self.stats.rpcs_sent += 1;
+                self.rpcs.push_back(to.in_flight.map(Arc::new));
+            }
+            Decision::Wait(_) | Decision::Fail(_) | Decision::Drop(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Checks what RPCs would see right now.
+    fn check_traffic(&mut self, choose: &mut dyn Choose, grain: Grain) -> Result<(), Violation> {
+        self.shell.lend();
+        let headers = http::HeaderMap::new();
+        for path in [path_of(0), path_of(1)] {
+            self.stats.rpcs += 1;
+            let decision = self.snapshot.decide(Rpc { path, headers: &headers }, choose);
+            self.stats.rpcs_sent += u64::from(matches!(decision, Decision::Send(_)));
+            let now = crate::traffic::check(path, &decision, self.core.config(), &self.shell, grain);
+            let before = |(_, config): &(Time, _)| {
+                crate::traffic::check(path, &decision, Some(Ok(config)), &self.shell, grain).is_ok()
+            };
+            if now.is_err() && !self.recent.iter().any(before) {
+                return now;
+            }
+        }
+        let counted: u32 = self.shell.counters.values().map(|counter| counter.in_flight()).sum();
+        let in_flight = self.rpcs.iter().flatten().count();
+        Invariant::Breaker.holds(counted as usize == in_flight, || {
+            format!("circuit breakers count {counted} RPCs, and {in_flight} are in flight")
+        })
+    }
+
+    // --- The core ---
+
+    fn input(&mut self, choose: &mut dyn Choose, input: Input) {
+        let mut cx = Context { now: self.now, choose, host: &mut self.shell };
+        self.core.handle(&mut cx, input);
+    }
+
+    /// Does what the core says until it has nothing more to say.
+    fn settle(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
+        loop {
+            self.core.settle(&mut Context { now: self.now, choose: &mut *choose, host: &mut self.shell });
+            while let Some(action) = self.core.poll_action() {
+                self.act(action)?;
+            }
+            if self.scenario.grain == Grain::Fine || !self.follow_up(choose) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// In a coarse world, lets happen at once what is no choice there. Says whether there was anything.
+    fn follow_up(&mut self, choose: &mut dyn Choose) -> bool {
+        let unsent = self.links.iter().find(|(_, link)| link.unsent.is_some()).map(|(id, _)| *id);
+        if let Some(id) = unsent {
+            self.sent(choose, id);
+            return true;
+        }
+        let arrives = |link: &Link| !link.to_plane.is_empty() && !link.dead && self.planes[link.plane].net == Net::Up;
+        if let Some(id) = self.links.iter().find(|(_, link)| arrives(link)).map(|(id, _)| *id) {
+            self.arrive(id);
+            return true;
+        }
+        let under_way = self.shell.under_way().next();
+        if let Some(id) = under_way
+            && let Some(news) = self.shell.advance(self.now, id)
+        {
+            self.input(choose, Input::Connectivity(id, news));
+            return true;
+        }
+        false
+    }
+
+    fn act(&mut self, action: Action<Handle>) -> Result<(), Violation> {
+        match action {
+            Action::OpenStream { stream, server, connect_timeout } => {
+                let plane = self.scenario.plane_of(&server);
+                let plane = plane.ok_or_else(|| Invariant::Attempts.broken("an attempt at an unknown server"))?;
+                self.note(|_| format!("  > open {}", server.server_uri));
+                self.model.open(self.now, plane, stream)?;
+                let link = Link {
+                    plane,
+                    connecting: Some(self.now + connect_timeout),
+                    session: Session::default(),
+                    unsent: None,
+                    to_plane: VecDeque::new(),
+                    to_client: VecDeque::new(),
+                    dead: false,
+                    keepalive: None,
+                    closed: false,
+                };
+                self.links.insert(stream, link);
+            }
+            Action::Send(stream, bytes) => {
+                let request = DiscoveryRequest::decode(bytes.clone());
+                let request = request.map_err(|error| Invariant::Answers.broken(format!("not a request: {error}")))?;
+                self.note(|world| format!("  > {}: {}", world.server_of(stream), tell_request(&request)));
+                self.model.send(stream, &request)?;
+                if let Some(link) = self.links.get_mut(&stream) {
+                    link.unsent = Some(bytes);
+                }
+            }
+            Action::CloseStream(stream) => {
+                self.note(|world| format!("  > close {}", world.server_of(stream)));
+                self.model.close(self.now, stream)?;
+                if let Some(mut link) = self.links.remove(&stream)
+                    && !link.to_client.is_empty()
+                {
+                    link.closed = true;
+                    self.links.insert(stream, link);
+                }
+            }
+            Action::Resolve(name) => {
+                self.note(|_| format!("  > resolve {name}"));
+                self.lookups.insert(name);
+            }
+            Action::StopResolving(name) => drop(self.lookups.remove(&name)),
+            Action::Report(report) => {
+                self.stats.fallbacks += u64::from(matches!(report, Report::FellBack(..)));
+                self.note(|_| format!("  ! {}", tell_report(&report)));
+                self.model.report(self.now, &report)?;
+            }
+            Action::Publish(snapshot) => {
+                self.stats.configs += 1;
+                self.note(|world| format!("  = {}", tell_config(&world.core)));
+                self.snapshot = snapshot;
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
+        self.stats.virtual_time = self.now.since(START);
+        if let Some(misuse) = self.shell.misuse.take() {
+            return Err(Invariant::Connections.broken(misuse));
+        }
+        self.remember_config();
+        let dump = self.core.client().dump();
+        let view = View { now: self.now, dump: &dump, config: self.core.config() };
+        self.model.check(&view)?;
+        self.check_traffic(choose, self.scenario.grain)
+    }
+
+    /// Keeps what was in force for as long as warm switching may let RPCs go by it.
+    fn remember_config(&mut self) {
+        let before = self.model.in_force().cloned();
+        let now = self.core.config().and_then(Result::ok);
+        if let Some(before) = before.filter(|before| now != Some(before)) {
+            self.recent.push((self.now + WARM_BOUND, before));
+        }
+        self.recent.retain(|(until, _)| self.now <= *until);
+    }
+
+    // --- The end ---
+
+    /// Heals everything and lets things happen without faults: all must come to be as the first servers say.
+    ///
+    /// # Errors
+    /// If something that must hold does not.
+    pub fn converge(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
+        self.note(|_| "everything works again".to_owned());
+        (0..self.planes.len()).for_each(|index| self.heal(index));
+        self.shell.down.clear();
+        self.rpcs.clear();
+        (self.faults_left, self.delays_left, self.backend_faults_left) = (0, 0, 0);
+        let end = self.now + CONVERGENCE;
+        for _ in 0..MAX_CONVERGENCE_STEPS {
+            let Some(event) = self.pending().into_iter().next() else {
+                match self.next_deadline() {
+                    Some(next) if next <= end => self.apply(choose, &Event::Time)?,
+                    _ => return self.check_converged(),
+                }
+                continue;
+            };
+            self.apply(choose, &event)?;
+        }
+        let left = self.pending();
+        Err(Invariant::Convergence.broken(format!("no rest after {MAX_CONVERGENCE_STEPS} events; next: {left:?}")))
+    }
+
+    fn check_converged(&mut self) -> Result<(), Violation> {
+        self.shell.troubled.clear();
+        self.check_traffic(&mut Narrow { source: Replayed::new(&Choices::default()), limit: 0 }, Grain::Coarse)?;
+        let truths: Vec<_> = self.planes.iter().map(|plane| plane.truth.clone()).collect();
+        self.model.check_converged(&truths)
+    }
+
+    /// Ends the channel: nothing may be left.
+    ///
+    /// # Errors
+    /// If something is left.
+    pub fn shut_down(mut self, choose: &mut dyn Choose) -> Result<(Stats, Vec<String>), Violation> {
+        self.note(|_| "the channel is dropped".to_owned());
+        self.rpcs.clear();
+        let mut cx = Context { now: self.now, choose, host: &mut self.shell };
+        self.core.shut_down(&mut cx);
+        while let Some(action) = self.core.poll_action() {
+            self.act(action)?;
+        }
+        let open = self.links.values().filter(|link| !link.closed).count();
+        let left = [
+            ("streams", open),
+            ("lookups", self.lookups.len()),
+            ("connections", self.shell.connections.len()),
+            ("timers", usize::from(self.core.next_deadline().is_some())),
+            ("watched resources", self.core.client().dump().len()),
+            ("busy clients", usize::from(!self.core.client().is_idle())),
+            ("counted RPCs", self.shell.counters.values().map(|counter| counter.in_flight() as usize).sum()),
+        ];
+        for (what, count) in left {
+            Invariant::Leak.holds(count == 0, || format!("{count} {what} are left after the channel was dropped"))?;
+        }
+        Ok((self.stats, self.transcript.unwrap_or_default()))
+    }
+
+    // --- Looking at it ---
+
+    /// What it has seen.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// See [`Scenario::calm`].
+    pub(crate) fn calm(&self) -> u64 {
+        self.scenario.calm
+    }
+
+    /// How long it has been there.
+    pub fn age(&self) -> Duration {
+        self.now.since(START)
+    }
+
+    /// What happened so far, if a transcript is kept.
+    pub fn transcript(&self) -> &[String] {
+        self.transcript.as_deref().unwrap_or_default()
+    }
+
+    /// A number that is the same for worlds with the same future, as far as that can be told cheaply.
+    pub fn fingerprint(&self) -> u128 {
+        let mut hasher = Fingerprint::new(self.now);
+        self.core.hash(&mut hasher);
+        self.shell.key().hash(&mut hasher);
+        for plane in &self.planes {
+            plane.key().hash(&mut hasher);
+        }
+        for link in self.links.values() {
+            link.hash(&mut hasher);
+        }
+        self.lookups.hash(&mut hasher);
+        (self.faults_left, self.delays_left, self.backend_faults_left).hash(&mut hasher);
+        hasher.value()
+    }
+
+    fn server_of(&self, stream: StreamId) -> &str {
+        let plane = self.links.get(&stream).map(|link| link.plane);
+        plane.map_or("?", |plane| &self.scenario.planes[plane].server.server_uri)
+    }
+
+    fn note(&mut self, line: impl FnOnce(&Self) -> String) {
+        if self.transcript.is_some() {
+            let line = line(self);
+            let released = std::mem::take(&mut self.shell.log);
+            let lines = released.into_iter().map(|line| format!("  > {line}")).chain([line]);
+            if let Some(transcript) = &mut self.transcript {
+                transcript.extend(lines);
+            }
+        } else {
+            self.shell.log.clear();
+        }
+    }
+
+    /// An event in plain words.
+    fn tell(&self, event: &Event) -> String {
+        let plane = |index: &usize| self.scenario.planes[*index].server.server_uri.clone();
+        let of = |id: &StreamId| self.server_of(*id).to_owned();
+        let what = match event {
+            Event::Connect(id) => format!("{}: the connection attempt ends", of(id)),
+            Event::Sent(id) => format!("{}: the transport takes a request", of(id)),
+            Event::Arrive(id) => format!("{}: a request arrives", of(id)),
+            Event::Serve(id, kind) => format!("{}: sends {kind}", of(id)),
+            Event::Deliver(id) => format!("{}: a response arrives", of(id)),
+            Event::DeliverLate(id) => format!("{}: a response arrives on a closed stream", of(id)),
+            Event::Resolve(name, true) => format!("DNS: {name} is found"),
+            Event::Resolve(name, false) => format!("DNS: {name} is not found"),
+            Event::Backend(id) => match self.shell.connections.get(id) {
+                Some(connection) => {
+                    format!("backend {}: {:?} goes on", connection.handle.address.ip(), connection.state)
+                }
+                None => "a backend that is gone".to_owned(),
+            },
+            Event::Time => match self.next_deadline() {
+                Some(next) => format!("{:?} pass", next.since(self.now)),
+                None => "time passes".to_owned(),
+            },
+            Event::Rpc(path) => format!("an RPC for {}", path_of(*path)),
+            Event::RpcEnd => "an RPC ends".to_owned(),
+            Event::Publish(index) => format!("{}: has news", plane(index)),
+            Event::Heal(index) => format!("{}: works again", plane(index)),
+            Event::Kill(index) => format!("{}: STOPS", plane(index)),
+            Event::BlackHole(index) => format!("{}: PACKETS VANISH", plane(index)),
+            Event::Mute(index) => format!("{}: DOES NOT ANSWER any more", plane(index)),
+            Event::Cut(id) => format!("{}: ENDS THE STREAM", of(id)),
+            Event::HalfOpen(id) => format!("{}: CONNECTION LOST without a sign", of(id)),
+            Event::Garbage(id) => format!("{}: SENDS NONSENSE", of(id)),
+            Event::BackendDown(address) => format!("backend {}: STOPS", address.ip()),
+            Event::BackendUp(address) => format!("backend {}: works again", address.ip()),
+        };
+        format!("{:>9.3} s  {what}", self.age().as_secs_f64())
+    }
+}
+
+/// Path of an RPC.
+fn path_of(number: u8) -> &'static str {
+    if number == 0 { "/0/method" } else { "/1/method" }
+}
+
+fn tell_request(request: &DiscoveryRequest) -> String {
+    let kind = ResourceType::from_type_url(&request.type_url);
+    let kind = kind.map_or_else(|| request.type_url.clone(), |kind| kind.to_string());
+    let answer = match (&request.error_detail, request.response_nonce.as_str()) {
+        (Some(error), nonce) => format!("NACK {nonce} ({})", error.message),
+        (None, "") => "ask".to_owned(),
+        (None, nonce) => format!("ACK {nonce}"),
+    };
+    format!("{kind} {answer} version {:?} names {:?}", request.version_info, request.resource_names)
+}
+
+fn tell_report(report: &Report) -> String {
+    match report {
+        Report::Connecting(server) => format!("{} connecting", server.server_uri),
+        Report::Connected(server) => format!("{} connected", server.server_uri),
+        Report::Answered(server) => format!("{} answered", server.server_uri),
+        Report::Unreachable(server, cause, pause) => {
+            format!("{} unreachable: {cause}; again in {pause:?}", server.server_uri)
+        }
+        Report::StreamEnded(server, cause, pause) => {
+            format!("{} stream ended: {cause}; again in {pause:?}", server.server_uri)
+        }
+        Report::FellBack(authority, server) => format!("{authority}: fell back to {}", server.server_uri),
+        Report::Recovered(authority, server) => format!("{authority}: returned to {}", server.server_uri),
+        Report::TimedOut(server, key) => format!("{key} was not sent by {} in time", server.server_uri),
+        other => format!("{other:?}").chars().take(160).collect(),
+    }
+}
+
+fn tell_config(core: &ChannelCore<Handle>) -> String {
+    match core.config() {
+        None => "no configuration yet".to_owned(),
+        Some(Err(error)) => format!("no configuration: {error}"),
+        Some(Ok(config)) => {
+            let mixed = if config.mixed_sources { " (mixed)" } else { "" };
+            let clusters = config.clusters.iter().map(|(name, cluster)| match cluster {
+                Ok(_) => name.to_string(),
+                Err(_) => format!("{name}!"),
+            });
+            let clusters: Vec<_> = clusters.collect();
+            format!("in force{mixed}: {:?} with clusters {}", config.virtual_host.name, clusters.join(" "))
+        }
+    }
+}
+
+impl fmt::Display for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} version {:?} nonce {:?}:", self.resource_type, self.version, self.nonce)?;
+        for told in &self.resources {
+            let bad = if told.value.is_none() { " (invalid)" } else { "" };
+            write!(f, " {}{bad}", told.key.name)?;
+        }
+        for name in &self.errors {
+            write!(f, " {name} (no such resource)")?;
+        }
+        Ok(())
+    }
+}
+
+/// How long everything may take to be well again: the longest pause between attempts, the longest bound on
+/// connecting, the resource timer and the switch bound, with room to spare.
+const CONVERGENCE: Duration = Duration::from_secs(240);
+
+/// How many events that may take.
+const MAX_CONVERGENCE_STEPS: usize = 20_000;
