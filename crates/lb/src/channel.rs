@@ -183,6 +183,16 @@ impl<S: Subchannel> ChannelCore<S> {
         [self.client_deadline, self.deps_deadline, self.tree.next_deadline()].into_iter().flatten().min()
     }
 
+    /// Keeps `cluster` in the configuration until it is released as often as subscribed (L-17, L-27).
+    pub fn subscribe_cluster(&mut self, now: Time, cluster: &str) {
+        self.deps.subscribe_cluster(now, cluster);
+    }
+
+    /// Releases one subscription.
+    pub fn release_cluster(&mut self, now: Time, cluster: &str) {
+        self.deps.release_cluster(now, cluster);
+    }
+
     /// Ends everything: connections to endpoints are released at once, streams and lookups by the actions that
     /// follow. Nothing is due after that.
     pub fn shut_down<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {

@@ -114,6 +114,13 @@ pub struct Failure {
     pub message: String,
 }
 
+impl Chosen {
+    /// The cluster that was chosen, if the RPC waits for it. Whoever waits must keep it in the configuration (L-27).
+    pub fn cluster(&self) -> Option<&Arc<str>> {
+        self.route.as_deref().map(|route| &route.cluster)
+    }
+}
+
 impl<S: Subchannel> Snapshot<S> {
     /// A snapshot without configuration: RPCs wait.
     pub fn empty() -> Self {

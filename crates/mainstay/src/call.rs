@@ -17,7 +17,7 @@ use crate::body::{Held, ResponseBody};
 use crate::channel::WaitForReady;
 use crate::deadline;
 use crate::failure;
-use crate::hub::Hub;
+use crate::hub::{ClusterRef, Hub};
 use crate::ledger;
 use crate::random::Random;
 use crate::request::{Request, RequestBody};
@@ -105,12 +105,18 @@ impl Call<'_> {
         self.start();
         // Listen first, then look again: a snapshot that came in between is not missed.
         let mut published = self.hub.shared.published.subscribe();
+        let mut held: Option<ClusterRef<'_>> = None;
         loop {
             published.mark_unchanged();
             let reason = match self.decide(rpc, &mut chosen)? {
                 Step::Go(way) => return Ok(way),
                 Step::Wait(reason) => reason,
             };
+            if let Some(cluster) = chosen.cluster()
+                && !held.as_ref().is_some_and(|held| held.is_of(cluster))
+            {
+                held = Some(ClusterRef::new(self.hub, cluster));
+            }
             let next = published.changed();
             match self.deadline(None) {
                 None => drop(next.await),

@@ -155,6 +155,8 @@ impl Driver {
 
     fn answer(&mut self, query: Query) {
         match query {
+            Query::Hold(cluster) => self.core.subscribe_cluster(self.now(), &cluster),
+            Query::Release(cluster) => self.core.release_cluster(self.now(), &cluster),
             Query::Status(answer) => {
                 let client = self.core.client();
                 let servers = client.server_states();

@@ -79,6 +79,16 @@ pub(crate) struct Inspector(mpsc::UnboundedSender<Query>);
 pub(crate) enum Query {
     /// What do you hold, and how are your servers?
     Status(oneshot::Sender<HubStatus>),
+    /// Keep this cluster in the configuration: an RPC waits for it.
+    Hold(Arc<str>),
+    /// One RPC less waits for it.
+    Release(Arc<str>),
+}
+
+/// Keeps a cluster in the configuration for an RPC that has chosen it and waits for it (A31, L-27).
+pub(crate) struct ClusterRef<'a> {
+    cluster: Arc<str>,
+    inspector: &'a Inspector,
 }
 
 /// What an XdsClient shows of itself.
@@ -172,6 +182,26 @@ impl Inspector {
         let (answer, answered) = oneshot::channel();
         self.0.send(Query::Status(answer)).ok()?;
         answered.await.ok()
+    }
+}
+
+// === impl ClusterRef ===
+
+impl<'a> ClusterRef<'a> {
+    pub(crate) fn new(hub: &'a Hub, cluster: &Arc<str>) -> Self {
+        // A driver that has ended holds nothing, and no RPC waits for it.
+        let _ = hub.inspector.0.send(Query::Hold(cluster.clone()));
+        Self { cluster: cluster.clone(), inspector: &hub.inspector }
+    }
+
+    pub(crate) fn is_of(&self, cluster: &str) -> bool {
+        *self.cluster == *cluster
+    }
+}
+
+impl Drop for ClusterRef<'_> {
+    fn drop(&mut self) {
+        let _ = self.inspector.0.send(Query::Release(self.cluster.clone()));
     }
 }
 

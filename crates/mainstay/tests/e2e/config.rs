@@ -1,12 +1,15 @@
 //! One complete configuration at a time, whatever the order in which its parts come (A74, A37, A95).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mainstay::bootstrap::{AuthorityOptions, Bootstrap, Node, ServerConfig};
 use mainstay_control_plane::{Event, Events, Server, Snapshot, SnapshotBuilder, TypeUrl, resources};
 use mainstay_testservice::Backend;
 
-use crate::common::{Client, backends, builder, call, client, control_plane, service, spread, until_answered_by};
+use crate::common::{
+    Client, backends, builder, call, call_within, client, control_plane, service, spread, until_answered_by,
+};
 
 #[tokio::test]
 async fn routes_move_to_a_cluster_only_when_it_is_there_and_no_call_waits_for_it() {
@@ -35,6 +38,41 @@ async fn routes_move_to_a_cluster_only_when_it_is_there_and_no_call_waits_for_it
     server.faults().release(&TypeUrl::ENDPOINTS);
     until_answered_by(&mut client, "two").await;
     assert_eq!(spread(&mut client, 50).await["two"], 50);
+}
+
+#[tokio::test]
+async fn a_call_that_waits_keeps_its_cluster_until_it_has_picked() {
+    // L-27: the routes leave the cluster while a call waits for it; the call still ends there.
+    let [one, two] = backends(["one", "two"]).await;
+    // Accepts connections in its backlog and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let snapshot = Snapshot::builder()
+        .listener(resources::listener("service", resources::rds("service")))
+        .route(resources::route("service", "slow"))
+        .cluster(resources::eds_cluster("slow"))
+        .endpoints(resources::endpoints("slow", [silent.local_addr().unwrap()]));
+    let server = control_plane(snapshot).await;
+    let mut events = server.events();
+    let mut client = client(&[&server]);
+    let waiting = tokio::spawn({
+        let mut client = client.clone();
+        async move { call(&mut client).await }
+    });
+    events.answer(TypeUrl::ENDPOINTS).await.unwrap();
+    let expired = call_within(&mut client, Duration::from_millis(50)).await.unwrap_err();
+    assert!(expired.message().contains("cluster \"slow\""), "{}", expired.message());
+
+    server.control_plane().update(|snapshot| {
+        snapshot.insert(resources::eds_cluster("service"));
+        snapshot.insert(resources::endpoints("service", [one.addr()]));
+        snapshot.insert(resources::route("service", "service"));
+    });
+    // A call that begins before the new routes come has chosen the old cluster, too, and ends at its deadline.
+    while call_within(&mut client, Duration::from_millis(50)).await.ok().as_deref() != Some("one") {}
+    server.control_plane().update(|snapshot| snapshot.insert(resources::endpoints("slow", [two.addr()])));
+    assert_eq!(waiting.await.unwrap().unwrap(), "two");
+    // Nobody needs it any more.
+    while events.request(TypeUrl::CLUSTER).await.unwrap().names != ["service"] {}
 }
 
 #[tokio::test]
