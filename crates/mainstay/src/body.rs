@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use mainstay_lb::InFlight;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 use tonic::Status;
 
 use crate::failure;
@@ -27,10 +27,9 @@ impl ResponseBody {
     pub(crate) fn new(
         incoming: Incoming,
         address: SocketAddr,
-        deadline: Option<Instant>,
+        deadline: Option<Pin<Box<Sleep>>>,
         in_flight: Option<InFlight>,
     ) -> Self {
-        let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
         Self { incoming: Some(incoming), address, deadline, in_flight }
     }
 
