@@ -78,7 +78,8 @@ impl Candidate {
         // tonic-xds fails calls until it has endpoints; the others wait.
         let mut last = Ok(());
         for _ in 0..200 {
-            last = stub.call(Shape::Unary).await;
+            let call = tokio::time::timeout(std::time::Duration::from_secs(5), stub.call(Shape::Unary)).await;
+            last = call.map_err(|_| format!("{}: no answer within 5 s", self.name()))?;
             match last {
                 Ok(()) => return Ok(stub),
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
@@ -89,10 +90,11 @@ impl Candidate {
     }
 }
 
+/// With a scheme before the address: without one it never connects in plaintext.
 #[cfg(feature = "tonic-xds")]
 fn tonic_xds(control_plane: SocketAddr) -> Result<tonic_xds::XdsChannelGrpc> {
     let bootstrap = tonic_xds::BootstrapConfig::from_json(&format!(
-        r#"{{"xds_servers": [{{"server_uri": "{control_plane}", "channel_creds": [{{"type": "insecure"}}]}}],
+        r#"{{"xds_servers": [{{"server_uri": "http://{control_plane}", "channel_creds": [{{"type": "insecure"}}]}}],
             "node": {{"id": "bench"}}}}"#
     ))?;
     let config = tonic_xds::XdsChannelConfig::new(tonic_xds::XdsUri::parse(TARGET)?).with_bootstrap(bootstrap);

@@ -9,7 +9,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use mainstay_lb::InFlight;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 use tonic::Status;
 
 use crate::failure;
@@ -38,10 +38,9 @@ impl ResponseBody {
     pub(crate) fn of(
         response: http::Response<Incoming>,
         address: SocketAddr,
-        deadline: Option<Instant>,
+        deadline: Option<Pin<Box<Sleep>>>,
         held: Held,
     ) -> http::Response<Self> {
-        let deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
         let (head, incoming) = response.into_parts();
         let mut body = Self { incoming: Some(incoming), address, deadline, held: Some(held) };
         // A response without messages may have its status in the headers.

@@ -1,15 +1,15 @@
 //! The life of one RPC: decide, perhaps wait, send.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::Authority;
 use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{Chosen, Decision, Failure, InFlight, Rpc};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
@@ -40,12 +40,13 @@ pub(crate) async fn run(
     let mut refused = false;
     loop {
         let way = call.choose(Rpc { path: request.path(), headers: request.headers() }).await?;
-        let (address, deadline) = (way.address, way.deadline);
+        let address = way.address;
         match call.send(way, &mut request).await? {
-            Sent::Answered(response, in_flight, on_subchannel) => {
+            Sent::Answered(answer) => {
                 request.commit();
+                let Answer { response, timer, in_flight, on_subchannel } = answer;
                 let held = Held { _in_flight: in_flight, on_channel, on_subchannel };
-                return Ok(ResponseBody::of(response, address, deadline, held));
+                return Ok(ResponseBody::of(response, address, timer, held));
             }
             // It never left, or never reached the application, as it met a GOAWAY: it is decided anew. An RPC
             // that left is sent again only once (A6).
@@ -77,11 +78,19 @@ struct Way {
 }
 
 enum Sent {
-    Answered(http::Response<Incoming>, Option<InFlight>, ledger::Call),
+    Answered(Answer),
     /// The connection was closed before the request left.
     Returned,
     /// The endpoint said that it did not process the request.
     Refused(hyper::Error),
+}
+
+/// The headers of a response, and what its body goes on with.
+struct Answer {
+    response: http::Response<Incoming>,
+    timer: Option<Pin<Box<Sleep>>>,
+    in_flight: Option<InFlight>,
+    on_subchannel: ledger::Call,
 }
 
 enum Step {
@@ -94,21 +103,25 @@ impl Call<'_> {
     async fn choose(&mut self, rpc: Rpc<'_>) -> Result<Way, Status> {
         let mut chosen = Chosen::default();
         match self.decide(rpc, &mut chosen) {
-            Ok(Step::Go(way)) => return Ok(way),
-            Ok(Step::Wait(_)) => {}
+            Ok(Step::Go(way)) => Ok(way),
+            // In a box, so that RPCs that need not wait have a small future.
+            Ok(Step::Wait(_)) => Box::pin(self.wait(rpc, &mut chosen)).await,
             Err(failure) => {
                 // A caller that tries again and again must leave time for the connections to be made.
                 tokio::task::coop::consume_budget().await;
-                return Err(failure);
+                Err(failure)
             }
         }
+    }
+
+    async fn wait(&mut self, rpc: Rpc<'_>, chosen: &mut Chosen) -> Result<Way, Status> {
         self.start();
         // Listen first, then look again: a snapshot that came in between is not missed.
         let mut published = self.hub.shared.published.subscribe();
         let mut held: Option<ClusterRef<'_>> = None;
         loop {
             published.mark_unchanged();
-            let reason = match self.decide(rpc, &mut chosen)? {
+            let reason = match self.decide(rpc, chosen)? {
                 Step::Go(way) => return Ok(way),
                 Step::Wait(reason) => reason,
             };
@@ -168,10 +181,21 @@ impl Call<'_> {
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };
         let answer = sender.try_send_request(attempt);
-        let Some(deadline) = deadline else { return sent(answer.await, address, in_flight, on_subchannel) };
-        match tokio::time::timeout_at(deadline, answer).await {
-            Ok(outcome) => sent(outcome, address, in_flight, on_subchannel),
-            Err(_) => Err(self.expired(&format!("while {address} of cluster {cluster:?} had not answered"))),
+        let mut timer = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
+        let outcome = tokio::select! {
+            biased;
+            outcome = answer => outcome,
+            () = due(&mut timer) => {
+                return Err(self.expired(&format!("while {address} of cluster {cluster:?} had not answered")));
+            }
+        };
+        match outcome {
+            Ok(response) => Ok(Sent::Answered(Answer { response, timer, in_flight, on_subchannel })),
+            Err(error) if error.message().is_some() => Ok(Sent::Returned),
+            Err(error) => match error.into_error() {
+                error if failure::is_refusal(&error) => Ok(Sent::Refused(error)),
+                error => Err(failure::transport(error, address)),
+            },
         }
     }
 
@@ -205,18 +229,10 @@ impl Call<'_> {
     }
 }
 
-fn sent(
-    outcome: Result<http::Response<Incoming>, TrySendError<http::Request<RequestBody>>>,
-    address: SocketAddr,
-    in_flight: Option<InFlight>,
-    on_subchannel: ledger::Call,
-) -> Result<Sent, Status> {
-    match outcome {
-        Ok(response) => Ok(Sent::Answered(response, in_flight, on_subchannel)),
-        Err(error) if error.message().is_some() => Ok(Sent::Returned),
-        Err(error) => match error.into_error() {
-            error if failure::is_refusal(&error) => Ok(Sent::Refused(error)),
-            error => Err(failure::transport(error, address)),
-        },
+/// Ends when the timer does; never without one.
+async fn due(timer: &mut Option<Pin<Box<Sleep>>>) {
+    match timer {
+        Some(timer) => timer.await,
+        None => std::future::pending().await,
     }
 }

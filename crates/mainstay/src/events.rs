@@ -1,7 +1,7 @@
 //! What the xDS side of a channel does, as it happens.
 
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
@@ -14,19 +14,20 @@ pub type Event = Report;
 
 /// The events of a channel, from [`Channel::events`](crate::Channel::events). Ends with the channel.
 ///
-/// A listener that falls more than 1,024 events behind loses the oldest; it never holds up the
+/// A listener that falls more than 256 events behind loses the oldest; it never holds up the
 /// channel or other listeners.
 pub struct Events {
     next: NextEvent,
 }
 
-type NextEvent = Pin<Box<dyn Future<Output = (Option<Event>, broadcast::Receiver<Event>)> + Send>>;
+type NextEvent = Pin<Box<dyn Future<Output = (Option<Event>, broadcast::Receiver<Arc<Event>>)> + Send>>;
 
 /// The sending side, in the hub.
 pub(crate) struct EventSource {
-    sender: broadcast::Sender<Event>,
+    /// Shared, so that the room for events that may come is small.
+    sender: broadcast::Sender<Arc<Event>>,
     /// Hears from the very start, for the first listener.
-    first: Mutex<Option<broadcast::Receiver<Event>>>,
+    first: Mutex<Option<broadcast::Receiver<Arc<Event>>>>,
 }
 
 // === impl Events ===
@@ -55,10 +56,10 @@ impl std::fmt::Debug for Events {
     }
 }
 
-async fn receive(mut receiver: broadcast::Receiver<Event>) -> (Option<Event>, broadcast::Receiver<Event>) {
+async fn receive(mut receiver: broadcast::Receiver<Arc<Event>>) -> (Option<Event>, broadcast::Receiver<Arc<Event>>) {
     loop {
         match receiver.recv().await {
-            Ok(event) => return (Some(event), receiver),
+            Ok(event) => return (Some(Arc::unwrap_or_clone(event)), receiver),
             Err(RecvError::Closed) => return (None, receiver),
             Err(RecvError::Lagged(_)) => {}
         }
@@ -75,7 +76,7 @@ impl EventSource {
 
     pub(crate) fn send(&self, event: Event) {
         // Nobody may be listening.
-        let _ = self.sender.send(event);
+        let _ = self.sender.send(Arc::new(event));
     }
 
     /// A listener. The first one also hears what has happened since the start.
@@ -85,12 +86,10 @@ impl EventSource {
     }
 }
 
-const CAPACITY: usize = 1024;
+const CAPACITY: usize = 256;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use mainstay_xds::bootstrap::ServerConfig;
 
     use super::*;

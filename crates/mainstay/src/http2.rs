@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::Body;
 use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -69,7 +69,7 @@ pub(crate) trait Outgoing: Body<Data = Bytes, Error = Status> + Send + Unpin + '
 impl<T: Body<Data = Bytes, Error = Status> + Send + Unpin + 'static> Outgoing for T {}
 
 /// Moves the bytes of a connection; ends when the connection takes no more requests.
-pub(crate) type Driver<B> = http2::Connection<Io, B, TokioExecutor>;
+pub(crate) type Driver<B> = http2::Connection<Io, B, Executor>;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -155,7 +155,7 @@ async fn handshake<B: Outgoing>(
 ) -> Result<Established<B>, ConnectError> {
     let (greeted, greeting) = oneshot::channel();
     let io = Io(TokioIo::new(Greeting { stream, header: [0; FRAME_HEADER], seen: 0, greeted: Some(greeted) }));
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let mut builder = http2::Builder::new(Executor);
     builder
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
@@ -188,6 +188,17 @@ async fn handshake<B: Outgoing>(
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Runs what a connection does in the background: two small pieces for every RPC. They come in the type of the whole
+/// connection, which is large, and each move of it would be a copy; in a box it is moved once.
+#[derive(Clone, Copy)]
+pub(crate) struct Executor;
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Executor {
+    fn execute(&self, piece: F) {
+        tokio::spawn(Box::pin(piece));
+    }
+}
 
 /// The transport of a [`Driver`].
 pub(crate) struct Io(TokioIo<Greeting>);

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::header::{HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Method, Uri};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
 
@@ -39,6 +39,8 @@ pub(crate) struct RequestBody {
 struct Source {
     body: Body,
     ended: bool,
+    /// What comes after the first piece, if it was there already.
+    second: Option<Result<Frame<Bytes>, Status>>,
     /// What was read so far; none if it can never be asked for again.
     kept: Option<Vec<Bytes>>,
     kept_bytes: usize,
@@ -52,7 +54,7 @@ impl Request {
         let path = head.uri.into_parts().path_and_query.unwrap_or_else(|| PathAndQuery::from_static("/"));
         let mut headers = head.headers;
         headers.entry(USER_AGENT).or_insert(AGENT);
-        let source = Source { body, ended: false, kept: Some(Vec::new()), kept_bytes: 0, attempt: 0 };
+        let source = Source { body, ended: false, second: None, kept: Some(Vec::new()), kept_bytes: 0, attempt: 0 };
         Self { method: head.method, path, headers, body: Arc::new(Mutex::new(source)), attempts: 0 }
     }
 
@@ -112,17 +114,23 @@ impl http_body::Body for RequestBody {
             this.position += 1;
             return Poll::Ready(Some(Ok(Frame::data(piece.clone()))));
         }
-        if source.ended {
-            return Poll::Ready(None);
-        }
-        let frame = ready!(Pin::new(&mut source.body).poll_frame(cx));
+        let frame = match source.second.take() {
+            Some(second) => Some(second),
+            None => ready!(source.poll_body(cx)),
+        };
         match &frame {
             Some(Ok(frame)) => match frame.data_ref() {
                 Some(data) => source.keep(data),
                 None => source.kept = None,
             },
             Some(Err(_)) => source.kept = None,
-            None => source.ended = true,
+            None => {}
+        }
+        // Most requests are one piece. Known to be the last one, it ends the stream, and no empty one has to.
+        if this.position == 0
+            && let Poll::Ready(second) = source.poll_body(cx)
+        {
+            source.second = second;
         }
         this.position += 1;
         Poll::Ready(frame)
@@ -131,7 +139,7 @@ impl http_body::Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         let source = lock(&self.source);
         let all_read = source.kept.as_ref().is_none_or(|kept| self.position >= kept.len());
-        all_read && (source.ended || source.body.is_end_stream())
+        all_read && source.second.is_none() && (source.ended || source.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -143,6 +151,15 @@ impl http_body::Body for RequestBody {
 }
 
 impl Source {
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        self.ended = frame.is_none();
+        Poll::Ready(frame)
+    }
+
     fn keep(&mut self, piece: &Bytes) {
         self.kept_bytes += piece.len();
         match &mut self.kept {
@@ -163,7 +180,6 @@ const AGENT: HeaderValue = HeaderValue::from_static(concat!("mainstay/", env!("C
 
 #[cfg(test)]
 mod tests {
-    use http_body::Body as _;
     use http_body_util::{BodyExt, StreamBody};
 
     use super::*;
@@ -180,6 +196,17 @@ mod tests {
             assert_eq!(read(&mut second).await.as_deref(), expected);
         }
         assert!(second.is_end_stream());
+    }
+
+    #[tokio::test]
+    async fn the_only_piece_is_known_to_be_the_last() {
+        let mut body = attempt(&mut request(&["one"])).unwrap();
+        assert!(!body.is_end_stream());
+        assert_eq!(read(&mut body).await.as_deref(), Some("one"));
+        assert!(body.is_end_stream());
+        let mut body = attempt(&mut request(&["one", "two"])).unwrap();
+        read(&mut body).await;
+        assert!(!body.is_end_stream());
     }
 
     #[tokio::test]

@@ -17,8 +17,8 @@ pub(crate) struct Priority<P: Policy> {
     owner: Owner,
     /// Numbers of children, most preferred first.
     order: Vec<u32>,
-    /// Every child of the configuration by number.
-    children: BTreeMap<u32, Child<P>>,
+    /// Every child of the configuration by number. In boxes: a map has room for eleven, and most have one.
+    children: BTreeMap<u32, Box<Child<P>>>,
     /// Which place of `order` serves.
     selected: usize,
 }
@@ -66,8 +66,8 @@ impl<P: Policy> Priority<P> {
         let mut old = std::mem::take(&mut self.children);
         self.order = config.iter().map(|child| child.number).collect();
         for ChildConfig { number, config, ignore_reresolution } in config {
-            let mut child =
-                old.remove(&number).unwrap_or(Child { config: config.clone(), ignore_reresolution, live: None });
+            let new = || Box::new(Child { config: config.clone(), ignore_reresolution, live: None });
+            let mut child = old.remove(&number).unwrap_or_else(new);
             child.ignore_reresolution = ignore_reresolution;
             if child.config != config {
                 child.config = config;

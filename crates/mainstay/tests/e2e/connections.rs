@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mainstay::Channel;
-use mainstay_control_plane::{Snapshot, TypeUrl, resources};
+use mainstay_control_plane::{Event, RequestKind, Snapshot, TypeUrl, resources};
 use mainstay_testservice::Backend;
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
@@ -127,10 +127,15 @@ async fn a_route_moves_to_a_new_cluster_when_that_is_connected() {
         snapshot.insert(resources::endpoints("other", [silent.local_addr().unwrap()]));
         snapshot.insert(resources::route("service", "other"));
     });
-    let mut moved = BTreeSet::new();
+    let (mut told, mut moved) = (BTreeSet::new(), BTreeSet::new());
     while moved.len() < 2 {
-        let answer = events.answer(TypeUrl::ENDPOINTS).await.unwrap();
-        moved.extend(answer.names.contains(&"other".to_owned()).then_some(answer.stream));
+        match events.next().await.unwrap() {
+            Event::ResponseSent(response) if response.names == ["other"] => drop(told.insert(response.stream)),
+            Event::Request(request) if request.type_url == TypeUrl::ENDPOINTS && told.contains(&request.stream) => {
+                moved.extend((request.kind == RequestKind::Ack).then_some(request.stream));
+            }
+            _ => {}
+        }
     }
     let waiting = call_within(&mut at_once, Duration::from_millis(100)).await.unwrap_err();
     assert_eq!(waiting.code(), Code::DeadlineExceeded, "off: calls wait for the new cluster");
