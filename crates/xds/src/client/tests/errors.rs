@@ -90,6 +90,26 @@ fn a_deletion_drops_data_only_if_the_server_says_so_c25() {
 }
 
 #[test]
+fn the_version_of_data_that_was_dropped_is_not_told_any_more_p29() {
+    Setup::new(&["a"]).features(fail_on_data_errors).talk(
+        "
+        watch CDS c
+          active a
+          open a 20 s
+        up a
+          a> CDS - -: c +node
+        a< CDS 1 A: c:=x
+          a> CDS 1 A: c
+          w0 changed: x from a 1
+        # A server that goes back to version 1 must not believe that we have it.
+        a< CDS 2 B: c!!
+          a> CDS - B: c NACK Cluster \"c\": <faults>
+          w0 failed: rejected from a 2
+        ",
+    );
+}
+
+#[test]
 fn errors_from_the_server_drop_data_only_if_they_are_data_errors_and_it_says_so_c26() {
     for code in [5, 7] {
         let event = format!("a< LDS 2 B: l??{code}");
