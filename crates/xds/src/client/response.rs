@@ -186,7 +186,10 @@ impl XdsClient {
                 continue;
             }
             // P-61: an error of the server is remembered until it says something new.
-            if entry.cached.error().is_some_and(|error| matches!(error.kind, ErrorKind::FromServer { .. })) {
+            let is_remembered = |error: &Arc<ResourceError>| {
+                matches!(error.kind, ErrorKind::FromServer { .. }) && error.server.as_ref() == Some(&from.uri)
+            };
+            if entry.cached.error().is_some_and(is_remembered) {
                 continue;
             }
             // A53, the rule before A88 (C-28).
