@@ -10,7 +10,7 @@ use envoy_types::pb::envoy::config::core::v3::address::Address as AddressKind;
 use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
 use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
 use envoy_types::pb::envoy::config::core::v3::{
-    Address, AggregatedConfigSource, ConfigSource, HttpProtocolOptions, Locality, SocketAddress,
+    Address, AggregatedConfigSource, ConfigSource, HttpProtocolOptions, Locality, SelfConfigSource, SocketAddress,
 };
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::config::endpoint::v3::locality_lb_endpoints::LbConfig;
@@ -232,7 +232,7 @@ fn locality(priority: u32, place: &Place) -> LocalityLbEndpoints {
             LocalityLbEndpoints { lb_endpoints, ..locality }
         }
         Place::Collection(name) => {
-            let leds = LedsClusterLocalityConfig { leds_config: Some(ads()), leds_collection_name: name.clone() };
+            let leds = LedsClusterLocalityConfig { leds_config: Some(itself()), leds_collection_name: name.clone() };
             LocalityLbEndpoints { lb_config: Some(LbConfig::LedsClusterLocalityConfig(leds)), ..locality }
         }
     }
@@ -267,6 +267,11 @@ fn invalid(resource_type: ResourceType, name: &str) -> Vec<u8> {
             LbEndpointCollection { entries: vec![CollectionEntry::default()] }.encode_to_vec()
         }
     }
+}
+
+fn itself() -> ConfigSource {
+    let specifier = Some(ConfigSourceSpecifier::Self_(SelfConfigSource::default()));
+    ConfigSource { config_source_specifier: specifier, ..ConfigSource::default() }
 }
 
 fn ads() -> ConfigSource {

@@ -8,6 +8,7 @@ use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::DepsSettings;
 use mainstay_xds::name::Target;
 
+use crate::mutant::Mutant;
 use crate::plane::Habits;
 use crate::resources::Spec;
 use crate::shell::Handle;
@@ -34,6 +35,8 @@ pub struct Scenario {
     pub grain: Grain,
     /// How much more often than any other event the one happens that a world without faults would take.
     pub calm: u64,
+    /// A deliberate bug.
+    pub mutant: Option<Mutant>,
 }
 
 /// One control plane.
@@ -150,6 +153,7 @@ impl Scenario {
             limits: Limits::default(),
             grain: Grain::Coarse,
             calm: 0,
+            mutant: None,
         }
     }
 
@@ -166,7 +170,12 @@ impl Scenario {
     }
 
     pub(crate) fn core(&self) -> ChannelCore<Handle> {
-        ChannelCore::new(&self.target, self.bootstrap.clone(), self.client.clone(), self.deps.clone())
+        let (mut client, mut deps) = (self.client.clone(), self.deps.clone());
+        let mut bootstrap = self.bootstrap.clone();
+        if let Some(mutant) = self.mutant {
+            mutant.bend(Arc::make_mut(&mut bootstrap), &mut client, &mut deps);
+        }
+        ChannelCore::new(&self.target, bootstrap, client, deps)
     }
 
     /// The place of a server among the control planes.

@@ -30,6 +30,8 @@ pub(crate) struct Shell {
     pub(crate) counters: BTreeMap<(String, String), Arc<Counter>>,
     /// What the tree did that it must not do.
     pub(crate) misuse: Option<String>,
+    /// A deliberate bug: nothing is released.
+    pub(crate) keeps: bool,
     /// What was asked for since the last look, for transcripts.
     pub(crate) log: Vec<String>,
 }
@@ -119,6 +121,9 @@ impl Host for Shell {
     }
 
     fn release(&mut self, id: SubchannelId) {
+        if self.keeps {
+            return;
+        }
         match self.connections.remove(&id) {
             Some(connection) => self.log.push(format!("backend {}: released", connection.handle.address.ip())),
             None => self.misuse = Some(format!("subchannel {} was released twice", id.0)),

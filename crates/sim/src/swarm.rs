@@ -25,10 +25,17 @@ use crate::world::Stats;
 /// # Errors
 /// If something does not hold; with a list of choices that is not made shorter yet.
 pub fn run_seed(seed: u64) -> Result<Stats, Box<Failure>> {
-    let scenario = Arc::new(scenario(seed));
+    run_scenario(&Arc::new(scenario(seed)), seed)
+}
+
+/// Runs a scenario by the choices of a seed.
+///
+/// # Errors
+/// See [`run_seed`].
+pub fn run_scenario(scenario: &Arc<Scenario>, seed: u64) -> Result<Stats, Box<Failure>> {
     let mut choose = Recorder::new(Seeded::new(!seed));
     let events = 50 + choose_from(&mut Seeded::new(seed), 250);
-    run::run(&scenario, &mut choose, events).map_err(|violation| {
+    run::run(scenario, &mut choose, events).map_err(|violation| {
         let choices = choose.into_choices();
         Box::new(Failure {
             violation: Some(violation),
@@ -92,6 +99,7 @@ pub fn scenario(seed: u64) -> Scenario {
         limits,
         grain: if draw.chance(3) { Grain::Coarse } else { Grain::Fine },
         calm: [0, 4, 16, 40][draw.below(4)],
+        mutant: None,
     }
 }
 

@@ -1,7 +1,6 @@
 //! The world: one channel, its control planes, the network, DNS and backends, one event at a time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
 use std::hash::Hash;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,9 +19,11 @@ use crate::choose::{Choices, Narrow, Replayed};
 use crate::fingerprint::Fingerprint;
 use crate::invariant::{Invariant, Violation};
 use crate::model::{Model, View};
+use crate::mutant::Mutant;
 use crate::plane::{Net, Plane, Response, Session};
 use crate::scenario::{Grain, Scenario};
 use crate::shell::{Handle, Shell, State};
+use crate::tell;
 
 /// One channel and everything around it.
 #[derive(Clone, Debug)]
@@ -30,7 +31,7 @@ pub struct World {
     pub(crate) scenario: Arc<Scenario>,
     pub(crate) now: Time,
     core: ChannelCore<Handle>,
-    shell: Shell,
+    pub(crate) shell: Shell,
     planes: Vec<Plane>,
     links: BTreeMap<StreamId, Link>,
     lookups: BTreeSet<DnsName>,
@@ -46,6 +47,10 @@ pub struct World {
     model: Model,
     stats: Stats,
     transcript: Option<Vec<String>>,
+    /// What the client reported, if anybody wants to know.
+    reports: Option<Vec<Report>>,
+    /// The last request that a deliberate bug wants to remember.
+    garbled: Option<Bytes>,
 }
 
 /// A stream and the connection under it.
@@ -175,6 +180,13 @@ impl World {
         Self::start(scenario, choose, true)
     }
 
+    /// The same, with the reports of the client kept for [`World::take_reports`].
+    pub(crate) fn observed(scenario: Arc<Scenario>, choose: &mut dyn Choose) -> Result<Self, Violation> {
+        let mut world = Self::start(scenario, choose, false)?;
+        world.reports = Some(Vec::new());
+        Ok(world)
+    }
+
     fn start(scenario: Arc<Scenario>, choose: &mut dyn Choose, transcript: bool) -> Result<Self, Violation> {
         let planes = scenario.planes.iter().map(|spec| {
             let truth = spec.editions.first().cloned().unwrap_or_default();
@@ -183,7 +195,7 @@ impl World {
         let mut world = Self {
             now: START,
             core: scenario.core(),
-            shell: Shell::default(),
+            shell: Shell { keeps: scenario.mutant == Some(Mutant::ConnectionKept), ..Shell::default() },
             planes: planes.collect(),
             links: BTreeMap::new(),
             lookups: BTreeSet::new(),
@@ -196,6 +208,8 @@ impl World {
             model: Model::new(&scenario),
             stats: Stats::default(),
             transcript: transcript.then(Vec::new),
+            reports: None,
+            garbled: None,
             scenario,
         };
         world.settle(choose)?;
@@ -331,7 +345,7 @@ impl World {
                 self.pass_time(choose)?;
             }
             Event::Rpc(path) => self.rpc(choose, *path)?,
-            Event::RpcEnd => drop(self.rpcs.pop_front()),
+            Event::RpcEnd => self.end_rpc(),
             Event::Publish(index) => {
                 let plane = &mut self.planes[*index];
                 if let Some(truth) = self.scenario.planes[*index].editions.get(plane.edition + 1) {
@@ -416,6 +430,9 @@ impl World {
     fn lose(&mut self, choose: &mut dyn Choose, id: StreamId, cause: CloseCause) -> Result<(), Violation> {
         self.links.remove(&id);
         self.model.lost(self.now, id)?;
+        if self.has(Mutant::CloseUnheard) {
+            return Ok(());
+        }
         self.input(choose, Input::Xds(client::Event::Closed(id, cause)));
         Ok(())
     }
@@ -424,6 +441,9 @@ impl World {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.to_plane.extend(link.unsent.take());
         self.model.sent(self.now, id);
+        if self.has(Mutant::SentUnheard) {
+            return;
+        }
         self.input(choose, Input::Xds(client::Event::Sent(id)));
     }
 
@@ -441,6 +461,9 @@ impl World {
         };
         self.note(|_| format!("  < {response}"));
         self.model.delivered(self.now, id, &response)?;
+        if self.has(Mutant::ResponseUnread) && response.resource_type != ResourceType::Listener {
+            return Ok(());
+        }
         self.input(choose, Input::Xds(client::Event::Received(id, response.encode())));
         Ok(())
     }
@@ -448,11 +471,14 @@ impl World {
     fn deliver_late(&mut self, choose: &mut dyn Choose, id: StreamId) -> Result<(), Violation> {
         let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
         let Some(response) = link.to_client.pop_front() else { return Ok(()) };
+        let plane = link.plane;
         if link.to_client.is_empty() {
             self.links.remove(&id);
         }
+        let current = self.open_links(plane).first().copied();
+        let taken_for = current.filter(|_| self.has(Mutant::LateData)).unwrap_or(id);
         let before = self.core.clone();
-        self.input(choose, Input::Xds(client::Event::Received(id, response.encode())));
+        self.input(choose, Input::Xds(client::Event::Received(taken_for, response.encode())));
         Invariant::Cache.holds(self.core == before, || {
             format!("{response} came on stream {}, which the client had closed, and changed something (P-26)", id.0)
         })
@@ -460,7 +486,7 @@ impl World {
 
     // --- Time, DNS, backends ---
 
-    fn next_deadline(&self) -> Option<Time> {
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
         let links = self.links.values().filter(|link| !link.closed);
         let links = links.flat_map(|link| [link.connecting, link.keepalive]).flatten();
         links.chain(self.core.next_deadline()).chain(self.shell.next_deadline()).min()
@@ -491,7 +517,7 @@ impl World {
                 self.input(choose, Input::Connectivity(id, news));
             }
         }
-        if due(self.core.next_deadline()) {
+        if due(self.core.next_deadline()) && !self.has(Mutant::TimeoutLost) {
             self.input(choose, Input::Timeout);
         }
         Ok(())
@@ -504,6 +530,9 @@ impl World {
         let address = |last| SocketAddr::from(([10, 2, number, last], name.port));
         let answer = if works { Ok(vec![address(1), address(2)]) } else { Err("no such name".to_owned()) };
         self.model.resolved(&name, &answer);
+        if self.has(Mutant::LookupLost) {
+            return;
+        }
         self.input(choose, Input::Dns(name, answer));
     }
 
@@ -539,6 +568,13 @@ impl World {
             Decision::Wait(_) | Decision::Fail(_) | Decision::Drop(_) => {}
         }
         Ok(())
+    }
+
+    fn end_rpc(&mut self) {
+        let ended = self.rpcs.pop_front();
+        if self.has(Mutant::CountKept) {
+            std::mem::forget(ended);
+        }
     }
 
     /// Checks what RPCs would see right now.
@@ -627,14 +663,20 @@ impl World {
                 self.links.insert(stream, link);
             }
             Action::Send(stream, bytes) => {
+                let bytes = match self.scenario.mutant {
+                    Some(mutant) => mutant.garble(bytes, &mut self.garbled),
+                    None => Some(bytes),
+                };
+                let Some(bytes) = bytes else { return Ok(()) };
                 let request = DiscoveryRequest::decode(bytes.clone());
                 let request = request.map_err(|error| Invariant::Answers.broken(format!("not a request: {error}")))?;
-                self.note(|world| format!("  > {}: {}", world.server_of(stream), tell_request(&request)));
+                self.note(|world| format!("  > {}: {}", world.server_of(stream), tell::request(&request)));
                 self.model.send(stream, &request)?;
                 if let Some(link) = self.links.get_mut(&stream) {
                     link.unsent = Some(bytes);
                 }
             }
+            Action::CloseStream(_) if self.has(Mutant::StreamKept) => {}
             Action::CloseStream(stream) => {
                 self.note(|world| format!("  > close {}", world.server_of(stream)));
                 self.model.close(self.now, stream)?;
@@ -652,12 +694,16 @@ impl World {
             Action::StopResolving(name) => drop(self.lookups.remove(&name)),
             Action::Report(report) => {
                 self.stats.fallbacks += u64::from(matches!(report, Report::FellBack(..)));
-                self.note(|_| format!("  ! {}", tell_report(&report)));
+                self.note(|_| format!("  ! {}", tell::report(&report)));
                 self.model.report(self.now, &report)?;
+                if let Some(reports) = &mut self.reports {
+                    reports.push(report);
+                }
             }
+            Action::Publish(_) if self.has(Mutant::SnapshotKept) && self.stats.configs > 0 => {}
             Action::Publish(snapshot) => {
                 self.stats.configs += 1;
-                self.note(|world| format!("  = {}", tell_config(&world.core)));
+                self.note(|world| format!("  = {}", tell::config(&world.core)));
                 self.snapshot = snapshot;
             }
         }
@@ -728,7 +774,9 @@ impl World {
         self.note(|_| "the channel is dropped".to_owned());
         self.rpcs.clear();
         let mut cx = Context { now: self.now, choose, host: &mut self.shell };
-        self.core.shut_down(&mut cx);
+        if self.scenario.mutant != Some(Mutant::ChannelKept) {
+            self.core.shut_down(&mut cx);
+        }
         while let Some(action) = self.core.poll_action() {
             self.act(action)?;
         }
@@ -749,6 +797,27 @@ impl World {
     }
 
     // --- Looking at it ---
+
+    /// The snapshot that RPCs use.
+    pub(crate) fn snapshot(&self) -> &Snapshot<Handle> {
+        &self.snapshot
+    }
+
+    /// What happens next if nothing goes wrong; nothing if that is after `end`.
+    pub(crate) fn fair_event(&self, end: Duration) -> Option<Event> {
+        let due = self.next_deadline().is_some_and(|next| next.since(START) <= end);
+        self.pending().into_iter().next().or(due.then_some(Event::Time))
+    }
+
+    /// Lets time pass in which nothing happens.
+    pub(crate) fn sleep_until(&mut self, age: Duration) {
+        self.now = self.now.max(START + age);
+    }
+
+    /// The reports since the last call, if it was asked to keep them.
+    pub(crate) fn take_reports(&mut self) -> Vec<Report> {
+        self.reports.as_mut().map(std::mem::take).unwrap_or_default()
+    }
 
     /// What it has seen.
     pub fn stats(&self) -> Stats {
@@ -786,9 +855,14 @@ impl World {
         hasher.value()
     }
 
-    fn server_of(&self, stream: StreamId) -> &str {
+    pub(crate) fn server_of(&self, stream: StreamId) -> &str {
         let plane = self.links.get(&stream).map(|link| link.plane);
         plane.map_or("?", |plane| &self.scenario.planes[plane].server.server_uri)
+    }
+
+    /// Whether this deliberate bug is in.
+    fn has(&self, mutant: Mutant) -> bool {
+        self.scenario.mutant == Some(mutant)
     }
 
     fn note(&mut self, line: impl FnOnce(&Self) -> String) {
@@ -803,109 +877,11 @@ impl World {
             self.shell.log.clear();
         }
     }
-
-    /// An event in plain words.
-    fn tell(&self, event: &Event) -> String {
-        let plane = |index: &usize| self.scenario.planes[*index].server.server_uri.clone();
-        let of = |id: &StreamId| self.server_of(*id).to_owned();
-        let what = match event {
-            Event::Connect(id) => format!("{}: the connection attempt ends", of(id)),
-            Event::Sent(id) => format!("{}: the transport takes a request", of(id)),
-            Event::Arrive(id) => format!("{}: a request arrives", of(id)),
-            Event::Serve(id, kind) => format!("{}: sends {kind}", of(id)),
-            Event::Deliver(id) => format!("{}: a response arrives", of(id)),
-            Event::DeliverLate(id) => format!("{}: a response arrives on a closed stream", of(id)),
-            Event::Resolve(name, true) => format!("DNS: {name} is found"),
-            Event::Resolve(name, false) => format!("DNS: {name} is not found"),
-            Event::Backend(id) => match self.shell.connections.get(id) {
-                Some(connection) => {
-                    format!("backend {}: {:?} goes on", connection.handle.address.ip(), connection.state)
-                }
-                None => "a backend that is gone".to_owned(),
-            },
-            Event::Time => match self.next_deadline() {
-                Some(next) => format!("{:?} pass", next.since(self.now)),
-                None => "time passes".to_owned(),
-            },
-            Event::Rpc(path) => format!("an RPC for {}", path_of(*path)),
-            Event::RpcEnd => "an RPC ends".to_owned(),
-            Event::Publish(index) => format!("{}: has news", plane(index)),
-            Event::Heal(index) => format!("{}: works again", plane(index)),
-            Event::Kill(index) => format!("{}: STOPS", plane(index)),
-            Event::BlackHole(index) => format!("{}: PACKETS VANISH", plane(index)),
-            Event::Mute(index) => format!("{}: DOES NOT ANSWER any more", plane(index)),
-            Event::Cut(id) => format!("{}: ENDS THE STREAM", of(id)),
-            Event::HalfOpen(id) => format!("{}: CONNECTION LOST without a sign", of(id)),
-            Event::Garbage(id) => format!("{}: SENDS NONSENSE", of(id)),
-            Event::BackendDown(address) => format!("backend {}: STOPS", address.ip()),
-            Event::BackendUp(address) => format!("backend {}: works again", address.ip()),
-        };
-        format!("{:>9.3} s  {what}", self.age().as_secs_f64())
-    }
 }
 
 /// Path of an RPC.
-fn path_of(number: u8) -> &'static str {
+pub(crate) fn path_of(number: u8) -> &'static str {
     if number == 0 { "/0/method" } else { "/1/method" }
-}
-
-fn tell_request(request: &DiscoveryRequest) -> String {
-    let kind = ResourceType::from_type_url(&request.type_url);
-    let kind = kind.map_or_else(|| request.type_url.clone(), |kind| kind.to_string());
-    let answer = match (&request.error_detail, request.response_nonce.as_str()) {
-        (Some(error), nonce) => format!("NACK {nonce} ({})", error.message),
-        (None, "") => "ask".to_owned(),
-        (None, nonce) => format!("ACK {nonce}"),
-    };
-    format!("{kind} {answer} version {:?} names {:?}", request.version_info, request.resource_names)
-}
-
-fn tell_report(report: &Report) -> String {
-    match report {
-        Report::Connecting(server) => format!("{} connecting", server.server_uri),
-        Report::Connected(server) => format!("{} connected", server.server_uri),
-        Report::Answered(server) => format!("{} answered", server.server_uri),
-        Report::Unreachable(server, cause, pause) => {
-            format!("{} unreachable: {cause}; again in {pause:?}", server.server_uri)
-        }
-        Report::StreamEnded(server, cause, pause) => {
-            format!("{} stream ended: {cause}; again in {pause:?}", server.server_uri)
-        }
-        Report::FellBack(authority, server) => format!("{authority}: fell back to {}", server.server_uri),
-        Report::Recovered(authority, server) => format!("{authority}: returned to {}", server.server_uri),
-        Report::TimedOut(server, key) => format!("{key} was not sent by {} in time", server.server_uri),
-        other => format!("{other:?}").chars().take(160).collect(),
-    }
-}
-
-fn tell_config(core: &ChannelCore<Handle>) -> String {
-    match core.config() {
-        None => "no configuration yet".to_owned(),
-        Some(Err(error)) => format!("no configuration: {error}"),
-        Some(Ok(config)) => {
-            let mixed = if config.mixed_sources { " (mixed)" } else { "" };
-            let clusters = config.clusters.iter().map(|(name, cluster)| match cluster {
-                Ok(_) => name.to_string(),
-                Err(_) => format!("{name}!"),
-            });
-            let clusters: Vec<_> = clusters.collect();
-            format!("in force{mixed}: {:?} with clusters {}", config.virtual_host.name, clusters.join(" "))
-        }
-    }
-}
-
-impl fmt::Display for Response {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} version {:?} nonce {:?}:", self.resource_type, self.version, self.nonce)?;
-        for told in &self.resources {
-            let bad = if told.value.is_none() { " (invalid)" } else { "" };
-            write!(f, " {}{bad}", told.key.name)?;
-        }
-        for name in &self.errors {
-            write!(f, " {name} (no such resource)")?;
-        }
-        Ok(())
-    }
 }
 
 /// How long everything may take to be well again: the longest pause between attempts, the longest bound on

@@ -398,8 +398,8 @@ impl Model {
                 }
                 _ if told.is_some() || errored || self.is_deleted(key, entry, server, stream) => {
                     entry.error = true;
-                    if drops {
-                        entry.held = None;
+                    if drops && let Some((_, owner)) = entry.held.take() {
+                        self.servers[owner].versions.remove(&key.resource_type); // It must send it again.
                     }
                 }
                 _ => {}

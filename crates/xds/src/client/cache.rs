@@ -177,8 +177,8 @@ impl Entry {
     }
 
     /// Something is wrong. A value in use stays unless `drop_data` (C-22). An error that is the same as the
-    /// one before keeps its time: "since when".
-    pub(super) fn fail(&mut self, error: ResourceError, drop_data: bool) {
+    /// one before keeps its time: "since when". Answers with the server whose value was dropped.
+    pub(super) fn fail(&mut self, error: ResourceError, drop_data: bool) -> Option<ServerId> {
         let (held, before) = match std::mem::replace(&mut self.cached, Cached::Requested) {
             Cached::Requested => (None, None),
             Cached::Valid(held) => (Some(held), None),
@@ -189,10 +189,16 @@ impl Entry {
             Some(before) if before.kind == error.kind && before.server == error.server => before,
             _ => Arc::new(error),
         };
-        self.cached = match held {
-            Some(held) if !drop_data => Cached::Stale(held, error),
-            _ => Cached::Absent(error),
-        };
+        match held {
+            Some(held) if !drop_data => {
+                self.cached = Cached::Stale(held, error);
+                None
+            }
+            held => {
+                self.cached = Cached::Absent(error);
+                held.map(|held| held.server)
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A response: read first, then taken in, in one step.
 
-use std::collections::{BTreeMap, btree_map};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -126,6 +126,7 @@ impl XdsClient {
             kind,
             at: provenance.at,
         };
+        let mut dropped = None;
         match outcome {
             Outcome::Unasked => return,
             Outcome::Unchanged => {
@@ -140,18 +141,25 @@ impl XdsClient {
             }
             Outcome::Invalid(invalid) => {
                 let kind = ErrorKind::Rejected { version: provenance.version.clone(), invalid };
-                entry.fail(error(kind), fail_on_data_errors);
+                dropped = entry.fail(error(kind), fail_on_data_errors);
             }
             Outcome::Error { code, message } => {
                 // P-60: other codes are transient errors and never drop data.
                 let drop_data = fail_on_data_errors && matches!(code, NOT_FOUND | PERMISSION_DENIED);
-                entry.fail(error(ErrorKind::FromServer { code, message }), drop_data);
+                dropped = entry.fail(error(ErrorKind::FromServer { code, message }), drop_data);
             }
         }
         self.news.extend(&entry.watchers);
-        if was_ignored && !entry.deletion_ignored {
-            let report = Report::DeletionOver(from.config.clone(), key);
-            self.report(report);
+        let report =
+            (was_ignored && !entry.deletion_ignored).then(|| Report::DeletionOver(from.config.clone(), key.clone()));
+        self.outputs.extend(report.map(Action::Report));
+        self.forget_dropped(key.resource_type, dropped);
+    }
+
+    /// Servers whose values were dropped must not be told that we have their version: they would not send it again.
+    fn forget_dropped(&mut self, resource_type: ResourceType, dropped: impl IntoIterator<Item = ServerId>) {
+        for server in dropped {
+            self.servers[server.0].forget_version(resource_type);
         }
     }
 
@@ -166,6 +174,7 @@ impl XdsClient {
         let from = &self.servers[server.0];
         let features = from.config.features;
         let data_error_handling = self.bootstrap.guards.data_error_handling;
+        let mut dropped = BTreeSet::new();
         for (name, entry) in self.cache.of_type_mut(resource_type) {
             let Some(held) = entry.cached.held() else { continue }; // P-50: the timer decides.
             if self.authorities[entry.authority.0].active() != Some(server) || present.contains_key(name) {
@@ -177,7 +186,10 @@ impl XdsClient {
                 continue;
             }
             // P-61: an error of the server is remembered until it says something new.
-            if entry.cached.error().is_some_and(|error| matches!(error.kind, ErrorKind::FromServer { .. })) {
+            let is_remembered = |error: &Arc<ResourceError>| {
+                matches!(error.kind, ErrorKind::FromServer { .. }) && error.server.as_ref() == Some(&from.uri)
+            };
+            if entry.cached.error().is_some_and(is_remembered) {
                 continue;
             }
             // A53, the rule before A88 (C-28).
@@ -194,9 +206,10 @@ impl XdsClient {
                 kind: ErrorKind::Deleted,
                 at: provenance.at,
             };
-            entry.fail(error, !data_error_handling || features.fail_on_data_errors);
+            dropped.extend(entry.fail(error, !data_error_handling || features.fail_on_data_errors));
             self.news.extend(&entry.watchers);
         }
+        self.forget_dropped(resource_type, dropped);
     }
 
     /// Reads a response without changing anything.

@@ -90,6 +90,58 @@ fn a_deletion_drops_data_only_if_the_server_says_so_c25() {
 }
 
 #[test]
+fn the_version_of_data_that_was_dropped_is_not_told_any_more_p29() {
+    Setup::new(&["a"]).features(fail_on_data_errors).talk(
+        "
+        watch CDS c
+          active a
+          open a 20 s
+        up a
+          a> CDS - -: c +node
+        a< CDS 1 A: c:=x
+          a> CDS 1 A: c
+          w0 changed: x from a 1
+        # A server that goes back to version 1 must not believe that we have it.
+        a< CDS 2 B: c!!
+          a> CDS - B: c NACK Cluster \"c\": <faults>
+          w0 failed: rejected from a 2
+        ",
+    );
+}
+
+#[test]
+fn an_error_of_another_server_does_not_hide_a_deletion_p61() {
+    Setup::new(&["a", "b"]).talk(
+        "
+        watch LDS l & watch LDS m
+          active a
+          open a 5 s
+        refuse a
+          active b
+          open b 20 s
+        up b
+          b> LDS - -: l m +node
+        b< LDS 1 A: l:=r
+          b> LDS 1 A: l m
+          w0 changed: r from b 1
+        b< LDS 2 B: l??14
+          b> LDS 2 B: l m
+          w0 ambient: b says 14
+        wait 1 s
+          open a 5 s
+        up a
+          a> LDS - -: l m +node
+        a< LDS 1 A: m:=s
+          active a
+          a> LDS 1 A: l m
+          close b
+          w0 ambient: deleted on a
+          w1 changed: s from a 1
+        ",
+    );
+}
+
+#[test]
 fn errors_from_the_server_drop_data_only_if_they_are_data_errors_and_it_says_so_c26() {
     for code in [5, 7] {
         let event = format!("a< LDS 2 B: l??{code}");

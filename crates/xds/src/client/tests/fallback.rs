@@ -658,3 +658,22 @@ fn when_the_last_watch_of_an_authority_ends_all_of_its_servers_are_released() {
         ",
     );
 }
+
+#[test]
+fn what_becomes_uncached_by_a_transient_timeout_lets_fallback_begin_c43() {
+    let setup = Setup::new(&["a", "b", "c"]).features(|features| features.resource_timer_is_transient_error = true);
+    let mut talk = setup.start();
+    talk.step("watch LDS l");
+    talk.step("refuse a");
+    talk.step("up b");
+    // The server in charge says that there is none, so nothing is uncached when it fails.
+    assert_eq!(talk.step("b< LDS 1 A: l??5")[1..], ["w0 failed: b says 5"]);
+    talk.step("wait 1 s");
+    talk.step("up a");
+    assert_eq!(talk.step("lose b"), ["open b 5 s"]);
+    assert_eq!(talk.step("refuse b"), ["w0 failed: unreachable b: refused"]);
+    // One that does not answer leaves us without a word that counts: the next is asked at once.
+    talk.step("block b");
+    let told = talk.step("wait 30 s");
+    assert!(told.contains(&"active c".to_owned()), "{told:?}");
+}

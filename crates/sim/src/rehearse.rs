@@ -1,0 +1,218 @@
+//! Rehearses outages of somebody's own setup: what would its clients see?
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_lb::{Decision, Rpc};
+use mainstay_xds::client::Report;
+
+use crate::choose::{Choices, Narrow, Replayed};
+use crate::invariant::Violation;
+use crate::scenario::Scenario;
+use crate::world::{Event, World};
+
+/// One outage, from beginning to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rehearsal {
+    /// What goes wrong.
+    pub outage: String,
+    /// What is seen, in order.
+    pub timeline: Vec<(Duration, Seen)>,
+    /// How long RPCs would fail.
+    pub failing: Duration,
+    /// How long RPCs would wait.
+    pub waiting: Duration,
+}
+
+/// Something that can be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The outage begins or ends.
+    Outage(String),
+    /// The client does something about it.
+    Client(String),
+    /// What becomes of RPCs from now on.
+    Rpcs(Fate, String),
+}
+
+/// What becomes of RPCs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// They are sent.
+    Sent,
+    /// They wait.
+    Wait,
+    /// They fail.
+    Fail,
+}
+
+/// An outage: which faults, and whether they are there from the start.
+struct Outage {
+    name: String,
+    from_the_start: bool,
+    faults: Vec<Event>,
+}
+
+/// Plays every outage of one server, and of all, from the start and in the middle.
+///
+/// # Errors
+/// If something that must hold does not.
+pub fn rehearse(scenario: &Arc<Scenario>) -> Result<Vec<Rehearsal>, Violation> {
+    outages(scenario).into_iter().map(|outage| play(scenario, &outage)).collect()
+}
+
+fn outages(scenario: &Scenario) -> Vec<Outage> {
+    let servers: Vec<String> = scenario.planes.iter().map(|plane| plane.server.server_uri.clone()).collect();
+    let mut outages = Vec::new();
+    for (index, server) in servers.iter().enumerate() {
+        outages.push(Outage::new(format!("{server} is down at the start"), true, [Event::Kill(index)]));
+        outages.push(Outage::new(format!("{server} swallows packets at the start"), true, [Event::BlackHole(index)]));
+        outages.push(Outage::new(format!("{server} does not answer at the start"), true, [Event::Mute(index)]));
+        outages.push(Outage::new(format!("{server} stops while in use"), false, [Event::Kill(index)]));
+    }
+    if servers.len() > 1 {
+        outages.push(Outage::new("every server is down at the start", true, (0..servers.len()).map(Event::Kill)));
+        outages.push(Outage::new("every server stops while in use", false, (0..servers.len()).map(Event::Kill)));
+    }
+    outages
+}
+
+fn play(scenario: &Arc<Scenario>, outage: &Outage) -> Result<Rehearsal, Violation> {
+    let choices = Choices::default();
+    let choose = &mut Narrow { source: Replayed::new(&choices), limit: 0 };
+    let mut stage = Stage::new(World::observed(scenario.clone(), choose)?);
+    if !outage.from_the_start {
+        stage.run(choose, Duration::from_secs(1))?;
+    }
+    stage.see(Seen::Outage(outage.name.clone()));
+    for fault in &outage.faults {
+        stage.apply(choose, fault)?;
+    }
+    stage.run(choose, OUTAGE)?;
+    stage.see(Seen::Outage("everything works again".to_owned()));
+    for index in 0..scenario.planes.len() {
+        stage.apply(choose, &Event::Heal(index))?;
+    }
+    stage.run(choose, AFTERMATH)?;
+    let Stage { timeline, failing, waiting, .. } = stage;
+    Ok(Rehearsal { outage: outage.name.clone(), timeline, failing, waiting })
+}
+
+/// A world and what was seen of it.
+struct Stage {
+    world: World,
+    timeline: Vec<(Duration, Seen)>,
+    fate: Option<(Fate, Duration)>,
+    failing: Duration,
+    waiting: Duration,
+}
+
+impl Stage {
+    fn new(world: World) -> Self {
+        let mut stage =
+            Self { world, timeline: Vec::new(), fate: None, failing: Duration::ZERO, waiting: Duration::ZERO };
+        stage.look();
+        stage
+    }
+
+    fn see(&mut self, seen: Seen) {
+        self.timeline.push((self.world.age(), seen));
+    }
+
+    /// Lets the world go on without further faults for so long.
+    fn run(&mut self, choose: &mut Narrow<Replayed<'_>>, span: Duration) -> Result<(), Violation> {
+        let end = self.world.age() + span;
+        for _ in 0..MAX_EVENTS {
+            let next = self.world.fair_event(end);
+            let Some(event) = next else { break };
+            self.apply(choose, &event)?;
+        }
+        self.world.sleep_until(end);
+        self.look();
+        Ok(())
+    }
+
+    fn apply(&mut self, choose: &mut Narrow<Replayed<'_>>, event: &Event) -> Result<(), Violation> {
+        self.world.apply(choose, event)?;
+        self.look();
+        Ok(())
+    }
+
+    /// Takes down what is new.
+    fn look(&mut self) {
+        for report in self.world.take_reports() {
+            if is_of_interest(&report) {
+                self.see(Seen::Client(crate::tell::report(&report)));
+            }
+        }
+        let (fate, why) = self.world.fate();
+        let now = self.world.age();
+        if let Some((before, since)) = self.fate {
+            let span = now - since;
+            match before {
+                Fate::Fail => self.failing += span,
+                Fate::Wait => self.waiting += span,
+                Fate::Sent => {}
+            }
+        }
+        if self.fate.map(|(before, _)| before) != Some(fate) {
+            self.see(Seen::Rpcs(fate, why));
+        }
+        self.fate = Some((fate, now));
+    }
+}
+
+impl Outage {
+    fn new(name: impl Into<String>, from_the_start: bool, faults: impl IntoIterator<Item = Event>) -> Self {
+        Self { name: name.into(), from_the_start, faults: faults.into_iter().collect() }
+    }
+}
+
+impl World {
+    /// What becomes of RPCs now.
+    fn fate(&self) -> (Fate, String) {
+        self.shell.lend();
+        let headers = http::HeaderMap::new();
+        let choices = Choices::default();
+        let choose = &mut Narrow { source: Replayed::new(&choices), limit: 0 };
+        match self.snapshot().decide(Rpc { path: "/", headers: &headers }, choose) {
+            Decision::Send(to) => (Fate::Sent, format!("to cluster {:?}", to.cluster)),
+            Decision::Wait(failure) => (Fate::Wait, failure.message),
+            Decision::Fail(failure) | Decision::Drop(failure) => (Fate::Fail, failure.message),
+        }
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Outage(what) | Self::Client(what) => f.write_str(what),
+            Self::Rpcs(Fate::Sent, why) => write!(f, "RPCs are sent {why}"),
+            Self::Rpcs(Fate::Wait, why) => write!(f, "RPCs wait: {why}"),
+            Self::Rpcs(Fate::Fail, why) => write!(f, "RPCs fail: {why}"),
+        }
+    }
+}
+
+/// Whether whoever operates the setup wants to know.
+fn is_of_interest(report: &Report) -> bool {
+    matches!(
+        report,
+        Report::Unreachable(..)
+            | Report::FellBack(..)
+            | Report::Recovered(..)
+            | Report::TimedOut(..)
+            | Report::Nacked(..)
+            | Report::StreamEnded(..)
+    )
+}
+
+/// How long an outage takes.
+const OUTAGE: Duration = Duration::from_secs(30);
+
+/// How long is looked at what follows.
+const AFTERMATH: Duration = Duration::from_secs(60);
+
+/// At most so many events in one part.
+const MAX_EVENTS: usize = 10_000;

@@ -1,0 +1,112 @@
+//! What happens, in plain words, for transcripts.
+
+use std::fmt;
+
+use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
+use mainstay_lb::ChannelCore;
+use mainstay_xds::client::{Report, StreamId};
+use mainstay_xds::resource::ResourceType;
+
+use crate::plane::Response;
+use crate::shell::Handle;
+use crate::world::{Event, World, path_of};
+
+impl World {
+    /// An event in plain words.
+    pub(crate) fn tell(&self, event: &Event) -> String {
+        let plane = |index: &usize| self.scenario.planes[*index].server.server_uri.clone();
+        let of = |id: &StreamId| self.server_of(*id).to_owned();
+        let what = match event {
+            Event::Connect(id) => format!("{}: the connection attempt ends", of(id)),
+            Event::Sent(id) => format!("{}: the transport takes a request", of(id)),
+            Event::Arrive(id) => format!("{}: a request arrives", of(id)),
+            Event::Serve(id, kind) => format!("{}: sends {kind}", of(id)),
+            Event::Deliver(id) => format!("{}: a response arrives", of(id)),
+            Event::DeliverLate(id) => format!("{}: a response arrives on a closed stream", of(id)),
+            Event::Resolve(name, true) => format!("DNS: {name} is found"),
+            Event::Resolve(name, false) => format!("DNS: {name} is not found"),
+            Event::Backend(id) => match self.shell.connections.get(id) {
+                Some(connection) => {
+                    format!("backend {}: {:?} goes on", connection.handle.address.ip(), connection.state)
+                }
+                None => "a backend that is gone".to_owned(),
+            },
+            Event::Time => match self.next_deadline() {
+                Some(next) => format!("{:?} pass", next.since(self.now)),
+                None => "time passes".to_owned(),
+            },
+            Event::Rpc(path) => format!("an RPC for {}", path_of(*path)),
+            Event::RpcEnd => "an RPC ends".to_owned(),
+            Event::Publish(index) => format!("{}: has news", plane(index)),
+            Event::Heal(index) => format!("{}: works again", plane(index)),
+            Event::Kill(index) => format!("{}: STOPS", plane(index)),
+            Event::BlackHole(index) => format!("{}: PACKETS VANISH", plane(index)),
+            Event::Mute(index) => format!("{}: DOES NOT ANSWER any more", plane(index)),
+            Event::Cut(id) => format!("{}: ENDS THE STREAM", of(id)),
+            Event::HalfOpen(id) => format!("{}: CONNECTION LOST without a sign", of(id)),
+            Event::Garbage(id) => format!("{}: SENDS NONSENSE", of(id)),
+            Event::BackendDown(address) => format!("backend {}: STOPS", address.ip()),
+            Event::BackendUp(address) => format!("backend {}: works again", address.ip()),
+        };
+        format!("{:>9.3} s  {what}", self.age().as_secs_f64())
+    }
+}
+
+pub(crate) fn request(request: &DiscoveryRequest) -> String {
+    let kind = ResourceType::from_type_url(&request.type_url);
+    let kind = kind.map_or_else(|| request.type_url.clone(), |kind| kind.to_string());
+    let answer = match (&request.error_detail, request.response_nonce.as_str()) {
+        (Some(error), nonce) => format!("NACK {nonce} ({})", error.message),
+        (None, "") => "ask".to_owned(),
+        (None, nonce) => format!("ACK {nonce}"),
+    };
+    format!("{kind} {answer} version {:?} names {:?}", request.version_info, request.resource_names)
+}
+
+pub(crate) fn report(report: &Report) -> String {
+    match report {
+        Report::Connecting(server) => format!("{} connecting", server.server_uri),
+        Report::Connected(server) => format!("{} connected", server.server_uri),
+        Report::Answered(server) => format!("{} answered", server.server_uri),
+        Report::Unreachable(server, cause, pause) => {
+            format!("{} unreachable: {cause}; again in {pause:?}", server.server_uri)
+        }
+        Report::StreamEnded(server, cause, pause) => {
+            format!("{} stream ended: {cause}; again in {pause:?}", server.server_uri)
+        }
+        Report::FellBack(authority, server) => format!("{authority}: fell back to {}", server.server_uri),
+        Report::Recovered(authority, server) => format!("{authority}: returned to {}", server.server_uri),
+        Report::TimedOut(server, key) => format!("{key} was not sent by {} in time", server.server_uri),
+        other => format!("{other:?}").chars().take(160).collect(),
+    }
+}
+
+pub(crate) fn config(core: &ChannelCore<Handle>) -> String {
+    match core.config() {
+        None => "no configuration yet".to_owned(),
+        Some(Err(error)) => format!("no configuration: {error}"),
+        Some(Ok(config)) => {
+            let mixed = if config.mixed_sources { " (mixed)" } else { "" };
+            let clusters = config.clusters.iter().map(|(name, cluster)| match cluster {
+                Ok(_) => name.to_string(),
+                Err(_) => format!("{name}!"),
+            });
+            let clusters: Vec<_> = clusters.collect();
+            format!("in force{mixed}: {:?} with clusters {}", config.virtual_host.name, clusters.join(" "))
+        }
+    }
+}
+
+impl fmt::Display for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} version {:?} nonce {:?}:", self.resource_type, self.version, self.nonce)?;
+        for told in &self.resources {
+            let bad = if told.value.is_none() { " (invalid)" } else { "" };
+            write!(f, " {}{bad}", told.key.name)?;
+        }
+        for name in &self.errors {
+            write!(f, " {name} (no such resource)")?;
+        }
+        Ok(())
+    }
+}
