@@ -34,10 +34,11 @@ async fn unary_call_names_the_server_and_echoes_the_size() {
 }
 
 #[tokio::test]
-async fn the_server_id_is_only_told_on_request() {
+async fn the_server_id_is_told_without_being_asked_for() {
+    // I-16
     let backend = Backend::spawn("127.0.0.1:0", "one").await.unwrap();
     let message = client(&backend).unary_call(SimpleRequest::default()).await.unwrap().into_inner();
-    assert_eq!((message.server_id.as_str(), message.hostname.as_str()), ("", "one"));
+    assert_eq!((message.server_id.as_str(), message.hostname.as_str()), ("one", "one"));
 }
 
 #[tokio::test]
