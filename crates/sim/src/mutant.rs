@@ -55,7 +55,7 @@ pub enum Mutant {
     RequestLost,
     /// Streams of servers that are not needed stay open (C-core: the fallback channel after recovery).
     StreamKept,
-    /// What comes on a closed stream is taken for what comes on the current one.
+    /// What comes on a closed stream is taken for what comes on another one.
     LateData,
     /// The client does not hear that a stream is over.
     CloseUnheard,

@@ -96,7 +96,7 @@ impl Kinds {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { faults: 2, kinds: Kinds { kill: true, cut: true, ..Kinds::default() }, delays: 1, backend_faults: 0 }
+        Self { faults: 2, kinds: Kinds { kill: true, cut: true, ..Kinds::default() }, delays: 0, backend_faults: 0 }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Small worlds: few enough states that all of them can be visited.
 //!
-//! Each has two servers, `a` before `b`, and few resources in two versions. They differ in what is worth a look.
+//! Each has two servers, `a` before `b`, and few resources in two versions, and two things go wrong (one, where there
+//! are many resources). They differ in what is worth a look.
 
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ fn rds() -> Scenario {
             vec![("shop", listener("r2", mark)), ("r2", routes(mark + 1)), ("c", ip(mark))],
         ]
     };
-    two("rds", server(10), server(20))
+    two("rds", server(10), server(20)).limits(|limits| limits.faults = 1)
 }
 
 /// Clusters with endpoints from EDS; the second version routes to another cluster.
@@ -66,7 +67,7 @@ fn eds() -> Scenario {
             vec![("shop", listener("d")), ("d", cluster()), ("d", backends(&[mark + 1]))],
         ]
     };
-    two("eds", server(10), server(20))
+    two("eds", server(10), server(20)).limits(|limits| limits.faults = 1)
 }
 
 /// An aggregate whose second version has another leaf in front.
@@ -99,7 +100,7 @@ fn leds() -> Scenario {
             vec![("shop", shop), ("c", cluster), ("c", endpoints("l2")), ("l2", collection(mark + 1))],
         ]
     };
-    two("leds", server(10), server(20))
+    two("leds", server(10), server(20)).limits(|limits| limits.faults = 1)
 }
 
 /// The second version is not valid: first the cluster, on the other server the Listener.
@@ -171,6 +172,7 @@ fn silent() -> Scenario {
     scenario.planes.iter_mut().for_each(|plane| plane.editions.truncate(1));
     scenario.limits(|limits| {
         limits.kinds = Kinds { mute: true, black_hole: true, half_open: true, kill: true, ..Kinds::default() };
+        limits.delays = 1;
     })
 }
 
@@ -178,7 +180,7 @@ fn silent() -> Scenario {
 fn lonely() -> Scenario {
     let (one, two) = ([("shop", shop(&["c"], 1)), ("c", ip(1))], [("shop", shop(&["c"], 2)), ("c", ip(2))]);
     let scenario = Scenario::new("lonely", &[("a", &[&one, &two])]);
-    scenario.limits(|limits| *limits = Limits { faults: 4, kinds: Kinds::ALL, delays: 2, backend_faults: 0 })
+    scenario.limits(|limits| *limits = Limits { faults: 3, kinds: Kinds::ALL, delays: 1, backend_faults: 0 })
 }
 
 type Editions = [Vec<(&'static str, Spec)>; 2];

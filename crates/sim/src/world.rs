@@ -471,11 +471,10 @@ impl World {
     fn deliver_late(&mut self, choose: &mut dyn Choose, id: StreamId) -> Result<(), Violation> {
         let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
         let Some(response) = link.to_client.pop_front() else { return Ok(()) };
-        let plane = link.plane;
         if link.to_client.is_empty() {
             self.links.remove(&id);
         }
-        let current = self.open_links(plane).first().copied();
+        let current = (0..self.planes.len()).flat_map(|plane| self.open_links(plane)).next();
         let taken_for = current.filter(|_| self.has(Mutant::LateData)).unwrap_or(id);
         let before = self.core.clone();
         self.input(choose, Input::Xds(client::Event::Received(taken_for, response.encode())));
@@ -489,7 +488,11 @@ impl World {
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let links = self.links.values().filter(|link| !link.closed);
         let links = links.flat_map(|link| [link.connecting, link.keepalive]).flatten();
-        links.chain(self.core.next_deadline()).chain(self.shell.next_deadline()).min()
+        links.chain(self.core_deadline()).chain(self.shell.next_deadline()).min()
+    }
+
+    fn core_deadline(&self) -> Option<Time> {
+        self.core.next_deadline().filter(|_| !self.has(Mutant::TimeoutLost))
     }
 
     fn pass_time(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
@@ -517,7 +520,7 @@ impl World {
                 self.input(choose, Input::Connectivity(id, news));
             }
         }
-        if due(self.core.next_deadline()) && !self.has(Mutant::TimeoutLost) {
+        if due(self.core_deadline()) {
             self.input(choose, Input::Timeout);
         }
         Ok(())
