@@ -8,7 +8,7 @@ use clap::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::{backend, demo, failure::Failure, get, load, output::Output, serve, signals::Signals};
+use crate::{backend, demo, failure::Failure, get, load, output::Output, serve, signals::Signals, sim};
 
 /// xDS channels that keep working when the control plane does not.
 #[derive(Debug, Parser)]
@@ -26,6 +26,7 @@ enum Command {
     Backend(backend::Flags),
     Load(load::Flags),
     Get(get::Flags),
+    Sim(sim::Flags),
 }
 
 impl Cli {
@@ -45,6 +46,7 @@ impl Cli {
                 Command::Backend(flags) => backend::run(flags.resolve()?, signals, output).await,
                 Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
                 Command::Get(flags) => get::run(flags.resolve(), signals, output).await,
+                Command::Sim(flags) => sim::run(flags.resolve(), signals, output).await,
             }
         });
         // Calls that never end must not keep the process.

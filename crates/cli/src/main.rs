@@ -15,6 +15,7 @@ mod load;
 mod output;
 mod serve;
 mod signals;
+mod sim;
 mod span;
 mod tally;
 mod traffic;

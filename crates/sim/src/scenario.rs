@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use mainstay_lb::ChannelCore;
 use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, Guards, Node, ServerConfig};
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::DepsSettings;
-use mainstay_xds::name::Target;
+use mainstay_xds::name::{Target, TargetError};
+use mainstay_xds::resource::ResourceType;
 
 use crate::mutant::Mutant;
 use crate::plane::Habits;
@@ -155,6 +157,43 @@ impl Scenario {
             calm: 0,
             mutant: None,
         }
+    }
+
+    /// A setup of somebody's own, in which every server of the bootstrap serves the same resources.
+    ///
+    /// # Errors
+    /// If the bootstrap has no place for the target.
+    pub fn of_setup(
+        target: &str,
+        bootstrap: Bootstrap,
+        resources: &[(ResourceType, String, Bytes)],
+    ) -> Result<Self, TargetError> {
+        let target = Target::resolve(target, &bootstrap)?;
+        let authorities = bootstrap.authorities.values().flat_map(|authority| &authority.servers);
+        let mut servers: Vec<Arc<ServerConfig>> = Vec::new();
+        for server in bootstrap.servers.iter().chain(authorities) {
+            if !servers.contains(server) {
+                servers.push(server.clone());
+            }
+        }
+        let planes = servers.into_iter().map(|server| PlaneSpec {
+            editions: vec![Arc::new(Truth::new("1", resources.iter().cloned(), &bootstrap, &server))],
+            server,
+            habits: Habits::default(),
+        });
+        let planes = planes.collect();
+        Ok(Self {
+            name: target.canonical.to_string(),
+            bootstrap: Arc::new(bootstrap),
+            target,
+            planes,
+            client: ClientSettings::default(),
+            deps: DepsSettings::default(),
+            limits: Limits::default(),
+            grain: Grain::Coarse,
+            calm: 0,
+            mutant: None,
+        })
     }
 
     /// Changes what may go wrong.
