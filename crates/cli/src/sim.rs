@@ -309,7 +309,7 @@ fn tell(rehearsal: &Rehearsal, output: &mut Output) -> Result<(), Failure> {
 fn scenario(bootstrap: &Path, resources: &Path, target: Option<&str>) -> Result<Scenario, Failure> {
     let text = std::fs::read_to_string(bootstrap)
         .map_err(|error| Failure::failed(format!("cannot read {}: {error}", bootstrap.display())))?;
-    let parsed = Bootstrap::parse(&text, Guards::default())
+    let parsed = Bootstrap::parse(&text, Guards::from_vars(|name| std::env::var(name).ok()))
         .map_err(|error| Failure::failed(format!("{} is not a usable bootstrap: {error}", bootstrap.display())))?;
     let snapshots = load_directory(resources).map_err(|errors| unreadable(resources, &errors))?;
     let messages: Vec<_> = (snapshots.default.resources())

@@ -249,7 +249,7 @@ impl<S: Subchannel> Tree<S> {
                 known.chain(routes.clusters()).cloned().collect()
             }
         };
-        let before = self.to_keep();
+        let before = self.take_kept();
         let below = below_aggregates(&config);
         for name in concerned {
             let wanted = is_wanted(&name, &config, &routes, &below);

@@ -69,7 +69,7 @@ impl Search {
         while let Some((world, path)) = frontier.pop_front() {
             visited.states += 1;
             visited.depth = visited.depth.max(path.len());
-            if visited.states as u64 % self.converge_every == 0 {
+            if (visited.states as u64).is_multiple_of(self.converge_every) {
                 visited.endings += 1;
                 end(world.clone()).map_err(|violation| Box::new(fail(&path, violation)))?;
             }

@@ -33,7 +33,7 @@ pub use plane::Habits;
 pub use rehearse::{Fate, Rehearsal, Seen, rehearse};
 pub use resources::{Place, Spec};
 pub use run::{Failure, replay, replay_line, run, scenario};
-pub use scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario};
+pub use scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario, ServerHistory};
 pub use shrink::shrink;
 pub use truth::{Told, Truth};
 pub use world::{Event, Stats, World};

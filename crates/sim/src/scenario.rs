@@ -102,19 +102,18 @@ impl Default for Limits {
     }
 }
 
+/// A server: its name, and the resources of each of its versions in turn.
+pub type ServerHistory<'a> = (&'a str, &'a [&'a [(&'a str, Spec)]]);
+
 impl Scenario {
     /// A world with these top-level servers, each with its editions in few words. The target is `xds:///shop`.
-    pub fn new(name: &str, servers: &[(&str, &[&[(&str, Spec)]])]) -> Self {
+    pub fn new(name: &str, servers: &[ServerHistory<'_>]) -> Self {
         Self::with_authorities(name, servers, &[])
     }
 
     /// The same with authorities: name, servers by their place in `servers`, and whether A95's knob is set. Servers
     /// that no authority names are the top-level ones.
-    pub fn with_authorities(
-        name: &str,
-        servers: &[(&str, &[&[(&str, Spec)]])],
-        authorities: &[(&str, &[usize], bool)],
-    ) -> Self {
+    pub fn with_authorities(name: &str, servers: &[ServerHistory<'_>], authorities: &[(&str, &[usize], bool)]) -> Self {
         let config = |index: &usize| ServerConfig::insecure(servers[*index].0);
         let node = Node { id: "sim".to_owned(), ..Node::default() };
         let mut builder = Bootstrap::builder().node(node).guards(Guards::default());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mainstay_xds::resource::ResourceType;
 
 use crate::resources::{Place, Spec};
-use crate::scenario::{Kinds, Limits, Scenario};
+use crate::scenario::{Kinds, Limits, Scenario, ServerHistory};
 
 /// Every small world.
 pub fn all() -> Vec<Scenario> {
@@ -161,7 +161,7 @@ fn reachability() -> Scenario {
     let main: &[&[(&str, Spec)]] = &[&[("shop", shop(&["c"], 1)), ("c", cluster())]];
     let (x1, x2) = ([(ENDPOINTS, backends(&[10]))], [(ENDPOINTS, backends(&[11]))]);
     let (y1, y2) = ([(ENDPOINTS, backends(&[20]))], [(ENDPOINTS, backends(&[21]))]);
-    let servers: [(&str, &[&[(&str, Spec)]]); 3] = [("main", main), ("a", &[&x1, &x2]), ("b", &[&y1, &y2])];
+    let servers: [ServerHistory<'_>; 3] = [("main", main), ("a", &[&x1, &x2]), ("b", &[&y1, &y2])];
     Scenario::with_authorities("reachability", &servers, &[("eds", &[1, 2], true)])
 }
 

@@ -36,7 +36,7 @@ impl<S: Subchannel> Tree<S> {
     }
 
     /// What RPCs are routed by at the moment, if an update may leave them at that.
-    pub(super) fn to_keep(&mut self) -> Option<Warming> {
+    pub(super) fn take_kept(&mut self) -> Option<Warming> {
         self.warm_bound?;
         match (self.warming.take(), &self.config) {
             (None, Config::Works { config, routes }) => Some(Warming {

@@ -60,27 +60,6 @@ async fn channels_with_other_settings_have_connections_of_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn backends_that_drain_one_after_the_other_fail_no_call() {
-    let [mut one, mut two] = backends(["one", "two"]).await;
-    let server = control_plane(service(&[&one, &two])).await;
-    let mut client = client(&[&server]);
-    until_answered_by(&mut client, "one").await;
-    until_answered_by(&mut client, "two").await;
-    let load = Load::start(&client, 16);
-    for _ in 0..3 {
-        for backend in [&mut one, &mut two] {
-            backend.stop_gracefully().await;
-            backend.restart().await.unwrap();
-            until_answered_by(&mut client, backend.id()).await;
-        }
-    }
-    for outcome in load.stop().await {
-        assert_eq!(outcome.failures, Vec::<String>::new());
-        assert!(outcome.calls > 0);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_calls_in_flight_fail_when_a_backend_is_killed() {
     let [mut one, two] = backends(["one", "two"]).await;
     let server = control_plane(service(&[&one, &two])).await;
