@@ -154,7 +154,7 @@ impl Hunt {
     fn run_one(&self, seed: u64, found: &mut Found) {
         found.worlds += 1;
         let outcome = swarm::run_seed(seed);
-        if seed % TWICE == 0 {
+        if seed.is_multiple_of(TWICE) {
             let again = swarm::run_seed(seed);
             let same = match (&outcome, &again) {
                 (Ok(first), Ok(second)) => first == second,
@@ -224,7 +224,7 @@ impl Bar {
 
     fn show(&self, done: u64) {
         let step = (self.total / WIDTH).max(1);
-        if self.shown && done % step == 0 {
+        if self.shown && done.is_multiple_of(step) {
             let filled = usize::try_from(done * WIDTH / self.total.max(1)).unwrap_or_default();
             let width = WIDTH as usize;
             let _ = write!(
