@@ -32,6 +32,7 @@ Commands:
   backend  Serve grpc.testing.TestService, to have something to send RPCs to
   load     Send RPCs to targets at a steady rate and tell what became of them
   get      Resolve an xDS target as a channel does and show the configuration with its sources
+  sim      Try the failure rules in simulated worlds, or rehearse outages of your own setup
   help     Print this message or the help of the given subcommand(s)
 
 Options:
