@@ -7,6 +7,8 @@ mod config;
 mod connections;
 mod csds;
 mod fallback;
+mod faulty_network;
 mod logical_dns;
+mod proxy;
 mod view;
 mod xds_transport;
