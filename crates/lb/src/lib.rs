@@ -11,6 +11,7 @@
 
 mod breaker;
 mod channel;
+mod listeners;
 mod picker;
 mod policy;
 mod pool;
@@ -25,5 +26,6 @@ mod tree;
 
 pub use breaker::{Counter, InFlight};
 pub use channel::{Action, ChannelCore, Input};
-pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot};
+pub use listeners::{Ending, Listeners};
+pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot, Wake};
 pub use tree::{Connectivity, Context, Host, Subchannel, SubchannelId, SubchannelSpec, Tree};

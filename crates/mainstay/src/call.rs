@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::uri::Authority;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
-use mainstay_lb::{Chosen, Decision, Failure, InFlight, Rpc};
+use mainstay_lb::{Chosen, Decision, Ending, Failure, Listeners, Rpc};
 use tokio::time::{Instant, Sleep};
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -44,8 +44,8 @@ pub(crate) async fn run(
         match call.send(way, &mut request).await? {
             Sent::Answered(answer) => {
                 request.commit();
-                let Answer { response, timer, in_flight, on_subchannel } = answer;
-                let held = Held { _in_flight: in_flight, on_channel, on_subchannel };
+                let Answer { response, timer, listeners, on_subchannel } = answer;
+                let held = Held { listeners, on_channel, on_subchannel };
                 return Ok(ResponseBody::of(response, address, timer, held));
             }
             // It never left, or never reached the application, as it met a GOAWAY: it is decided anew. An RPC
@@ -71,7 +71,7 @@ struct Way {
     sender: SendRequest<RequestBody>,
     authority: Option<Authority>,
     deadline: Option<Instant>,
-    in_flight: Option<InFlight>,
+    listeners: Listeners,
     on_subchannel: ledger::Call,
     cluster: Arc<str>,
     address: SocketAddr,
@@ -89,7 +89,7 @@ enum Sent {
 struct Answer {
     response: http::Response<Incoming>,
     timer: Option<Pin<Box<Sleep>>>,
-    in_flight: Option<InFlight>,
+    listeners: Listeners,
     on_subchannel: ledger::Call,
 }
 
@@ -159,18 +159,23 @@ impl Call<'_> {
                     deadline: self.deadline(to.limit),
                     cluster: Arc::clone(to.cluster),
                     address: to.subchannel.address(),
-                    in_flight: to.in_flight,
+                    listeners: to.listeners,
                     on_subchannel: to.subchannel.begin(),
                 }))
             }
-            Decision::Wait(reason) => Ok(Step::Wait(reason)),
+            Decision::Wait(reason, wake) => {
+                if let Some(wake) = wake {
+                    self.hub.inspector.wake(wake);
+                }
+                Ok(Step::Wait(reason))
+            }
             Decision::Fail(reason) if self.wait_for_ready => Ok(Step::Wait(reason)),
             Decision::Fail(reason) | Decision::Drop(reason) => Err(self.failed(&reason)),
         }
     }
 
     async fn send(&self, way: Way, request: &mut Request) -> Result<Sent, Status> {
-        let Way { mut sender, authority, deadline, in_flight, on_subchannel, cluster, address } = way;
+        let Way { mut sender, authority, deadline, listeners, on_subchannel, cluster, address } = way;
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             return Err(self.expired("before it could be sent"));
@@ -188,15 +193,20 @@ impl Call<'_> {
             biased;
             outcome = answer => outcome,
             () = due(&mut timer) => {
+                listeners.end(Ending { code: Code::DeadlineExceeded as u8, trailers: None });
                 return Err(self.expired(&format!("while {address} of cluster {cluster:?} had not answered")));
             }
         };
         match outcome {
-            Ok(response) => Ok(Sent::Answered(Answer { response, timer, in_flight, on_subchannel })),
+            Ok(response) => Ok(Sent::Answered(Answer { response, timer, listeners, on_subchannel })),
             Err(error) if error.message().is_some() => Ok(Sent::Returned),
             Err(error) => match error.into_error() {
                 error if failure::is_refusal(&error) => Ok(Sent::Refused(error)),
-                error => Err(failure::transport(error, address)),
+                error => {
+                    let failed = failure::transport(error, address);
+                    listeners.end(Ending { code: failed.code() as u8, trailers: None });
+                    Err(failed)
+                }
             },
         }
     }

@@ -59,6 +59,14 @@ impl Policy for EndpointKind {
         }
     }
 
+    fn exit_idle(&mut self, cx: &mut Cx<'_>) {
+        match self {
+            Self::WrrLocality(policy) => policy.exit_idle(cx),
+            Self::RoundRobin(policy) => policy.exit_idle(cx),
+            Self::PickFirst(policy) => policy.exit_idle(cx),
+        }
+    }
+
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
         match self {
             Self::WrrLocality(policy) => policy.shut_down(cx),

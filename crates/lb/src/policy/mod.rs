@@ -77,6 +77,8 @@ pub(crate) enum What {
     Connectivity(SubchannelId),
     /// A timer is due. It is out of the table already.
     Timer(TimerKind),
+    /// An RPC waits for something that is idle.
+    Wake,
 }
 
 /// A policy as its parent sees it.
@@ -92,6 +94,9 @@ pub(crate) trait Policy: Clone + fmt::Debug + Eq + Hash + Sized {
 
     /// Takes in an event if it is for this policy or one below. Whether it was.
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool;
+
+    /// Connects if it waited for an RPC with that. For parents that want every child connected (L-100).
+    fn exit_idle(&mut self, _cx: &mut Cx<'_>) {}
 
     /// Lets go of subchannels and timers. Nothing is called after this.
     fn shut_down(&mut self, cx: &mut Cx<'_>);

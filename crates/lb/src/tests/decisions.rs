@@ -145,7 +145,7 @@ fn decide_again(world: &mut World, chosen: &mut Chosen) -> String {
     let headers = HeaderMap::new();
     match world.snapshot.decide_again(Rpc { path: "/s/m", headers: &headers }, chosen, &mut world.script) {
         Decision::Send(to) => format!("send {}", to.subchannel.port),
-        Decision::Wait(_) => "wait".into(),
+        Decision::Wait(..) => "wait".into(),
         Decision::Fail(_) => "fail".into(),
         Decision::Drop(_) => "drop".into(),
     }
