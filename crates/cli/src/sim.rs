@@ -14,7 +14,10 @@ use std::{
 use clap::Args;
 use mainstay_control_plane::{Body, LoadErrors, load_directory};
 use mainstay_sim::{Fate, Rehearsal, Scenario, Seen, Stats, rehearse, replay_line, shrink, swarm};
-use mainstay_xds::{bootstrap::{Bootstrap, Guards}, resource::ResourceType};
+use mainstay_xds::{
+    bootstrap::{Bootstrap, Guards},
+    resource::ResourceType,
+};
 
 use crate::{
     failure::Failure,
