@@ -15,6 +15,7 @@ mod listeners;
 mod picker;
 mod policy;
 mod pool;
+mod retry;
 mod routing;
 mod snapshot;
 #[cfg(test)]
@@ -27,5 +28,6 @@ mod tree;
 pub use breaker::{Counter, InFlight};
 pub use channel::{Action, ChannelCore, Input};
 pub use listeners::{Ending, Listeners};
+pub use retry::{PushBack, Retry};
 pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot, Wake};
 pub use tree::{Connectivity, Context, Host, Subchannel, SubchannelId, SubchannelSpec, Tree};

@@ -10,5 +10,6 @@ mod fallback;
 mod faulty_network;
 mod logical_dns;
 mod proxy;
+mod retry;
 mod view;
 mod xds_transport;
