@@ -394,6 +394,9 @@ impl Model {
             let errored = response.errors.contains(&key.name);
             match told {
                 Some(told) if told.value.is_some() => {
+                    if let Some((_, owner)) = entry.held.as_ref().filter(|(_, owner)| *owner != server) {
+                        self.servers[*owner].versions.remove(&key.resource_type); // It must send it again.
+                    }
                     *entry = Entry { held: Some((told.clone(), server)), error: false, ..entry.clone() };
                 }
                 _ if told.is_some() || errored || self.is_deleted(key, entry, server, stream) => {

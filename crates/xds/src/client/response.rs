@@ -137,6 +137,7 @@ impl XdsClient {
                 }
             }
             Outcome::Value(Parsed { resource, bytes: raw }) => {
+                dropped = entry.cached.held().map(|held| held.server).filter(|other| *other != server);
                 entry.accept(Held { resource, raw, server, provenance: provenance.clone() });
             }
             Outcome::Invalid(invalid) => {
@@ -156,7 +157,8 @@ impl XdsClient {
         self.forget_dropped(key.resource_type, dropped);
     }
 
-    /// Servers whose values were dropped must not be told that we have their version: they would not send it again.
+    /// Servers whose values were dropped, or replaced by those of another server, must not be told that we have their
+    /// version: they would not send it again.
     fn forget_dropped(&mut self, resource_type: ResourceType, dropped: impl IntoIterator<Item = ServerId>) {
         for server in dropped {
             self.servers[server.0].forget_version(resource_type);

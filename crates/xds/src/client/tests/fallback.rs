@@ -1,6 +1,6 @@
 //! Fallback and recovery: `spec/03` section 6 (A71, A95).
 
-use super::talk::{Setup, talk};
+use super::talk::{Setup, Talk, talk};
 
 #[test]
 fn an_unreachable_first_server_at_the_start_falls_back_without_an_error_c40_c48() {
@@ -254,6 +254,32 @@ fn what_a_lower_server_overwrote_is_asked_for_again_without_a_version_d1() {
           w0 confirmed: from a 20
         ",
     );
+}
+
+#[test]
+fn what_a_better_server_overwrote_is_asked_for_again_without_a_version() {
+    // As D1, the other way round: b stays in use for another authority, so its versions are kept.
+    let name = "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/e";
+    let mut talk = Setup::new(&["b"]).authority("x", &["c", "b"], true).start();
+    talk.step(&format!("watch LDS l & watch EDS {name}"));
+    talk.step("up b");
+    talk.step("up c");
+    talk.step(&format!("c< EDS 1 A: {name}:=80"));
+    let lose_c = |talk: &mut Talk| {
+        talk.step("lose c");
+        talk.step("wait 2 s"); // A stream that ends soon is not opened again at once.
+        talk.step("refuse c")
+    };
+    assert!(lose_c(&mut talk).contains(&format!("b> EDS - -: {name}")));
+    talk.step(&format!("b< EDS 1 A: {name}:=81"));
+    talk.step("wait 1 s");
+    talk.step("up c");
+    let done = talk.step(&format!("c< EDS 1 A: {name}:=80"));
+    assert!(done.contains(&"active c for x".to_owned()), "{done:?}");
+    talk.step("lose b");
+    talk.step("up b");
+    let done = lose_c(&mut talk);
+    assert!(done.contains(&format!("b> EDS - -: {name}")), "not version 1, which is not what we have: {done:?}");
 }
 
 #[test]
