@@ -132,23 +132,36 @@ struct StreamTask {
 
 impl StreamTask {
     async fn run(&self, connect_timeout: Duration, queue: mpsc::UnboundedReceiver<Bytes>) -> CloseCause {
-        let connection = connection_to(self.peer());
-        let connect = connection.established.get_or_try_init(|| self.connect());
-        let established = match tokio::time::timeout(connect_timeout, connect).await {
-            Ok(Ok(established)) => established,
-            Ok(Err(cause)) => return CloseCause::ConnectFailed(cause),
-            Err(_) => {
-                return CloseCause::ConnectFailed(format!(
-                    "no connection to {} within {connect_timeout:?}",
-                    self.uri()
-                ));
+        let queue = Arc::new(Mutex::new(queue));
+        let mut opened = false;
+        loop {
+            let connection = connection_to(self.peer());
+            let is_shared = connection.established.initialized();
+            let connect = connection.established.get_or_try_init(|| self.connect());
+            let established = match tokio::time::timeout(connect_timeout, connect).await {
+                Ok(Ok(established)) => established,
+                Ok(Err(cause)) => return CloseCause::ConnectFailed(cause),
+                Err(_) => {
+                    return CloseCause::ConnectFailed(format!(
+                        "no connection to {} within {connect_timeout:?}",
+                        self.uri()
+                    ));
+                }
+            };
+            let bearer = match self.bearer_token().await {
+                Ok(bearer) => bearer,
+                Err(cause) => return CloseCause::ConnectFailed(cause),
+            };
+            if !opened && self.tell(Event::Opened(self.id)).await.is_err() {
+                return gone();
             }
-        };
-        let bearer = match self.bearer_token().await {
-            Ok(bearer) => bearer,
-            Err(cause) => return CloseCause::ConnectFailed(cause),
-        };
-        self.exchange(established, bearer, queue).await
+            opened = true;
+            match self.exchange(established, bearer, queue.clone()).await {
+                // The server had sent GOAWAY, which shows only when a stream is tried: that is no failure of the server.
+                End { cause: CloseCause::ConnectionLost(_), untouched: true } if is_shared => {}
+                End { cause, .. } => return cause,
+            }
+        }
     }
 
     /// Opens the stream and passes messages until it ends. Returns why.
@@ -156,22 +169,22 @@ impl StreamTask {
         &self,
         established: &Established,
         bearer: Option<MetadataValue<tonic::metadata::Ascii>>,
-        queue: mpsc::UnboundedReceiver<Bytes>,
-    ) -> CloseCause {
+        queue: Queue,
+    ) -> End {
         let call = self.books.ledger.begin();
-        let cause = self.pass_messages(established, bearer, queue).await;
-        if let CloseCause::Ended { code: 0, .. } = cause {
+        let end = self.pass_messages(established, bearer, queue).await;
+        if let CloseCause::Ended { code: 0, .. } = end.cause {
             call.succeed();
         }
-        cause
+        end
     }
 
     async fn pass_messages(
         &self,
         established: &Established,
         bearer: Option<MetadataValue<tonic::metadata::Ascii>>,
-        queue: mpsc::UnboundedReceiver<Bytes>,
-    ) -> CloseCause {
+        queue: Queue,
+    ) -> End {
         let (handed_over, mut sent) = mpsc::unbounded_channel();
         let mut request = tonic::Request::new(Requests { queue, handed_over });
         if let Some(bearer) = bearer {
@@ -185,35 +198,38 @@ impl StreamTask {
             .expect("scheme, authority and path are valid parts");
         let mut grpc = tonic::client::Grpc::with_origin(SendRequestService(established.sender.clone()), origin)
             .max_decoding_message_size(self.limits.max_response_size);
-        if self.tell(Event::Opened(self.id)).await.is_err() {
-            return CloseCause::Ended { code: 1, message: "the channel is gone".to_owned() };
-        }
         let call = grpc.streaming(request, PathAndQuery::from_static(ADS_METHOD), BytesCodec);
         tokio::pin!(call);
+        let mut untouched = true;
         let mut responses = loop {
             tokio::select! {
+                biased;
+                Some(()) = sent.recv() => {
+                    untouched = false;
+                    if self.tell(Event::Sent(self.id)).await.is_err() {
+                        return End { cause: gone(), untouched };
+                    }
+                }
                 response = &mut call => match response {
                     Ok(response) => break response.into_inner(),
-                    Err(status) => return ended(established, &status),
-                },
-                Some(()) = sent.recv() => if self.tell(Event::Sent(self.id)).await.is_err() {
-                    return CloseCause::Ended { code: 1, message: "the channel is gone".to_owned() };
+                    Err(status) => return End { cause: ended(established, &status), untouched },
                 },
             }
         };
-        loop {
+        let cause = loop {
             let event = tokio::select! {
                 message = responses.message() => match message {
                     Ok(Some(message)) => Event::Received(self.id, message),
-                    Ok(None) => return CloseCause::Ended { code: 0, message: String::new() },
-                    Err(status) => return ended(established, &status),
+                    Ok(None) => break CloseCause::Ended { code: 0, message: String::new() },
+                    Err(status) => break ended(established, &status),
                 },
                 Some(()) = sent.recv() => Event::Sent(self.id),
             };
             if self.tell(event).await.is_err() {
-                return CloseCause::Ended { code: 1, message: "the channel is gone".to_owned() };
+                break gone();
             }
-        }
+        };
+        End { cause, untouched: false }
     }
 
     /// The driver reads at its own pace: a flood of responses waits here, in the server's flow control.
@@ -359,6 +375,17 @@ where
     }
 }
 
+/// How a stream ended.
+struct End {
+    cause: CloseCause,
+    /// Nothing was sent and nothing was heard.
+    untouched: bool,
+}
+
+fn gone() -> CloseCause {
+    CloseCause::Ended { code: 1, message: "the channel is gone".to_owned() }
+}
+
 /// A transport failure has a source; a status of the server has none. The text decides nothing.
 fn ended(established: &Established, status: &Status) -> CloseCause {
     if let Some(cause) = established.lost.borrow().clone() {
@@ -391,17 +418,20 @@ impl Established {
     }
 }
 
+/// Requests that wait. Shared, so that they outlive an attempt at a connection that takes no more streams.
+type Queue = Arc<Mutex<mpsc::UnboundedReceiver<Bytes>>>;
+
 /// Requests of a stream. Says when one is handed to the transport.
 struct Requests {
-    queue: mpsc::UnboundedReceiver<Bytes>,
+    queue: Queue,
     handed_over: mpsc::UnboundedSender<()>,
 }
 
 impl Stream for Requests {
     type Item = Bytes;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let next = self.queue.poll_recv(cx);
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let next = self.queue.lock().unwrap_or_else(PoisonError::into_inner).poll_recv(cx);
         if let Poll::Ready(Some(_)) = next {
             let _ = self.handed_over.send(());
         }

@@ -152,7 +152,13 @@ impl Chaos {
                 };
                 Ok(Act { kind: "visit", what: "another channel comes or goes".to_owned() })
             }
-            10..=12 => self.roll().await,
+            10 => {
+                let cluster = self.below(CLUSTERS);
+                let server = &self.planes[index].server;
+                server.faults().die_on_request(TypeUrl::CLUSTER, cluster_name(cluster));
+                Ok(Act { kind: "doom", what: format!("{name}: dies when asked for cluster-{cluster}") })
+            }
+            11..=12 => self.roll().await,
             _ => Ok(self.point_elsewhere(index)),
         }
     }
