@@ -16,7 +16,7 @@ use mainstay_xds::deps::{self, DependencyManager, DepsSettings, DnsName};
 use mainstay_xds::name::{ResourceKey, Target};
 
 use crate::breaker::Counter;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Wake};
 use crate::tree::{Connectivity, Context, Host, Subchannel, SubchannelId, SubchannelSpec, Tree};
 
 /// One channel's state, from the bytes of the control plane to the snapshot that RPCs use.
@@ -42,6 +42,8 @@ pub enum Input {
     Dns(DnsName, Result<Vec<SocketAddr>, String>),
     /// News of a connection to an endpoint.
     Connectivity(SubchannelId, Connectivity),
+    /// An RPC waits for something that connects only when asked.
+    Wake(Wake),
     /// A deadline may have passed.
     Timeout,
 }
@@ -136,6 +138,7 @@ impl<S: Subchannel> ChannelCore<S> {
             Input::Connectivity(id, state) => {
                 self.with_tree(cx, |tree, cx| tree.handle_connectivity(cx, id, state));
             }
+            Input::Wake(wake) => self.with_tree(cx, |tree, cx| tree.wake(cx, wake)),
             Input::Timeout => {
                 self.client.handle_timeout(cx.now, cx.choose);
                 self.deps.handle_timeout(cx.now);

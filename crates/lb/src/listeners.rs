@@ -27,7 +27,8 @@ impl Listeners {
     }
 
     /// Adds the place in the circuit breaker.
-    pub(crate) fn with_place(self, in_flight: InFlight) -> Self {
-        Self { in_flight: Some(in_flight), ..self }
+    pub(crate) fn with_place(mut self, in_flight: InFlight) -> Self {
+        self.in_flight = Some(in_flight);
+        self
     }
 }

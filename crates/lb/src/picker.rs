@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use mainstay_xds::Choose;
 use mainstay_xds::resource::endpoint::DropCategory;
 
-use crate::breaker::{Counter, InFlight};
-use crate::snapshot::Outlook;
+use crate::breaker::Counter;
+use crate::listeners::Listeners;
+use crate::snapshot::{Outlook, Wake};
 use crate::tree::Subchannel;
 
 /// What becomes of RPCs at some point of the tree. Texts are whole sentences only at the top.
@@ -16,6 +17,8 @@ use crate::tree::Subchannel;
 pub(crate) enum Picker<S> {
     /// They wait; for what.
     Wait(String),
+    /// They wait, and the first one wakes what is idle.
+    Idle(Wake),
     /// They fail unless they wait for ready; why.
     Fail(String),
     /// All on one connection.
@@ -66,11 +69,16 @@ pub(crate) struct ClusterPicker<S> {
 #[derive(Debug, Default)]
 struct Position(AtomicUsize);
 
+/// What a pick goes by.
+pub(crate) struct PickArgs<'a> {
+    pub(crate) choose: &'a mut dyn Choose,
+}
+
 /// The result of a pick.
 #[derive(Debug)]
 pub(crate) enum Pick<'a, S> {
-    /// Send it there. The place in the circuit breaker is absent only below a cluster.
-    Send(&'a Ready<S>, Option<InFlight>),
+    /// Send it there, and tell these how it ended.
+    Send(&'a Ready<S>, Listeners),
     Wait(Reason<'a, S>),
     Fail(Reason<'a, S>),
     Drop(String),
@@ -81,6 +89,8 @@ pub(crate) enum Pick<'a, S> {
 pub(crate) struct Reason<'a, S> {
     pub(crate) text: &'a str,
     pub(crate) cluster: Option<&'a ClusterPicker<S>>,
+    /// What must be asked to connect, so that the wait has an end.
+    pub(crate) wake: Option<Wake>,
 }
 
 impl<S: Subchannel> Picker<S> {
@@ -108,7 +118,7 @@ impl<S: Subchannel> Picker<S> {
 
     pub(crate) fn outlook(&self) -> Outlook {
         match self {
-            Self::Wait(_) => Outlook::Wait,
+            Self::Wait(_) | Self::Idle(_) => Outlook::Wait,
             Self::Fail(_) => Outlook::Fail,
             Self::One(_) | Self::InTurn(_) => Outlook::Send,
             Self::Weighted(weighted) => {
@@ -118,15 +128,16 @@ impl<S: Subchannel> Picker<S> {
         }
     }
 
-    pub(crate) fn pick(&self, choose: &mut dyn Choose) -> Pick<'_, S> {
+    pub(crate) fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
         match self {
-            Self::Wait(text) => Pick::Wait(Reason { text, cluster: None }),
-            Self::Fail(text) => Pick::Fail(Reason { text, cluster: None }),
-            Self::One(ready) if ready.subchannel.is_ready() => Pick::Send(ready, None),
+            Self::Wait(text) => Pick::Wait(Reason::new(text)),
+            Self::Idle(wake) => Pick::Wait(Reason { wake: Some(*wake), ..Reason::new(IDLE) }),
+            Self::Fail(text) => Pick::Fail(Reason::new(text)),
+            Self::One(ready) if ready.subchannel.is_ready() => Pick::Send(ready, Listeners::default()),
             Self::One(_) => Pick::lost(),
             Self::InTurn(in_turn) => in_turn.pick(),
-            Self::Weighted(weighted) => weighted.pick(choose),
-            Self::Cluster(cluster) => cluster.pick(choose),
+            Self::Weighted(weighted) => weighted.pick(args),
+            Self::Cluster(cluster) => cluster.pick(args),
         }
     }
 }
@@ -143,7 +154,9 @@ impl<S: Subchannel> InTurn<S> {
         let start = self.next.0.fetch_add(1, Ordering::Relaxed) % self.ready.len();
         let (before, after) = self.ready.split_at(start);
         let mut from_start = after.iter().chain(before);
-        from_start.find(|ready| ready.subchannel.is_ready()).map_or_else(Pick::lost, |ready| Pick::Send(ready, None))
+        from_start
+            .find(|ready| ready.subchannel.is_ready())
+            .map_or_else(Pick::lost, |ready| Pick::Send(ready, Listeners::default()))
     }
 }
 
@@ -157,17 +170,17 @@ impl<S: Subchannel> Weighted<S> {
         Self { entries: pickers.into_iter().map(add).collect() }
     }
 
-    fn pick(&self, choose: &mut dyn Choose) -> Pick<'_, S> {
+    fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
         let total = self.entries.last().map_or(0, |(sum, _)| *sum);
         if total == 0 {
             return Pick::lost();
         }
-        let draw = choose.choose(total);
+        let draw = args.choose.choose(total);
         let start = self.entries.partition_point(|(sum, _)| *sum <= draw);
         let (before, after) = self.entries.split_at(start);
         // Normally the first; the others only if every connection of that one died since.
         for (_, picker) in after.iter().chain(before) {
-            if let sent @ Pick::Send(..) = picker.pick(choose) {
+            if let sent @ Pick::Send(..) = picker.pick(args) {
                 return sent;
             }
         }
@@ -177,19 +190,19 @@ impl<S: Subchannel> Weighted<S> {
 
 impl<S: Subchannel> ClusterPicker<S> {
     /// Drops, then the circuit breaker, then the child (L-85).
-    fn pick(&self, choose: &mut dyn Choose) -> Pick<'_, S> {
+    fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
         for drop in self.drops.iter() {
-            if drop.per_million > 0 && choose.choose(MILLION) < u64::from(drop.per_million) {
+            if drop.per_million > 0 && args.choose.choose(MILLION) < u64::from(drop.per_million) {
                 return Pick::Drop(format!("EDS-configured drop: {} (cluster {:?})", drop.category, self.name));
             }
         }
         if self.counter.in_flight() >= self.max_requests {
             return self.break_circuit();
         }
-        match self.child.pick(choose) {
+        match self.child.pick(args) {
             // Counted only now, so that RPCs that wait take no place; and so asked again.
-            Pick::Send(ready, _) => match self.counter.try_acquire(self.max_requests) {
-                Some(in_flight) => Pick::Send(ready, Some(in_flight)),
+            Pick::Send(ready, listeners) => match self.counter.try_acquire(self.max_requests) {
+                Some(in_flight) => Pick::Send(ready, listeners.with_place(in_flight)),
                 None => self.break_circuit(),
             },
             Pick::Wait(reason) => Pick::Wait(Reason { cluster: Some(self), ..reason }),
@@ -206,7 +219,13 @@ impl<S: Subchannel> ClusterPicker<S> {
 
 impl<S> Pick<'_, S> {
     fn lost() -> Self {
-        Self::Wait(Reason { text: LOST, cluster: None })
+        Self::Wait(Reason::new(LOST))
+    }
+}
+
+impl<'a, S> Reason<'a, S> {
+    fn new(text: &'a str) -> Self {
+        Self { text, cluster: None, wake: None }
     }
 }
 
@@ -227,6 +246,8 @@ impl Eq for Position {}
 impl Hash for Position {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
+
+const IDLE: &str = "connecting again after a time without connection";
 
 const LOST: &str = "connections were just lost; reconnecting";
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use mainstay_xds::Choose;
-use mainstay_xds::resource::route::{ForwardAction, RouteAction};
+use mainstay_xds::resource::route::{ForwardAction, RetryPolicy, RouteAction};
 
-use crate::breaker::InFlight;
-use crate::picker::{Pick, Picker, Reason};
+use crate::listeners::Listeners;
+use crate::picker::{Pick, PickArgs, Picker, Reason};
 use crate::routing::RouteTable;
+use crate::timers::Owner;
 use crate::tree::Subchannel;
 
 /// Routes and pickers of one configuration, published together. An RPC loads it once.
@@ -50,7 +51,7 @@ pub struct Rpc<'a> {
     pub headers: &'a HeaderMap,
 }
 
-/// What an RPC that was not sent keeps for the next snapshot: the choice of the cluster stands,
+/// What an RPC that was not sent, or may be sent again, keeps for the next snapshot: the choice of the cluster stands,
 /// so that waiting does not move RPCs from a cluster that connects to one that is ready (L-38).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chosen {
@@ -62,6 +63,7 @@ struct ChosenRoute {
     cluster: Arc<str>,
     limit: Option<Duration>,
     auto_host_rewrite: bool,
+    retry: Option<Arc<RetryPolicy>>,
 }
 
 /// What becomes of an RPC.
@@ -70,7 +72,8 @@ pub enum Decision<'a, S: Subchannel> {
     /// Send it.
     Send(SendTo<'a, S>),
     /// Wait for the next snapshot; the text says for what, for the error of a deadline that passes meanwhile.
-    Wait(Failure),
+    /// If there is something to wake, hand it to the core: nothing happens before.
+    Wait(Failure, Option<Wake>),
     /// Fail it, unless it waits for ready.
     Fail(Failure),
     /// Fail it in any case; never try it again (L-50).
@@ -88,9 +91,13 @@ pub struct SendTo<'a, S: Subchannel> {
     pub limit: Option<Duration>,
     /// `:authority` to use instead of the channel's (L-89).
     pub authority: Option<&'a str>,
-    /// The RPC's place in the circuit breaker. Keep it until the RPC has ended (L-86).
-    pub in_flight: Option<InFlight>,
+    /// Who wants to hear how the RPC ends.
+    pub listeners: Listeners,
 }
+
+/// A part of the tree that connects only when an RPC needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Wake(pub(crate) Owner);
 
 /// What RPCs can expect of a snapshot, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,6 +126,16 @@ impl Chosen {
     pub fn cluster(&self) -> Option<&Arc<str>> {
         self.route.as_deref().map(|route| &route.cluster)
     }
+
+    /// Time limit of the route that was chosen (L-40).
+    pub fn limit(&self) -> Option<Duration> {
+        self.route.as_deref()?.limit
+    }
+
+    /// Retry policy of the route that was chosen (L-41).
+    pub fn retry_policy(&self) -> Option<&Arc<RetryPolicy>> {
+        self.route.as_deref()?.retry.as_ref()
+    }
 }
 
 impl<S: Subchannel> Snapshot<S> {
@@ -145,17 +162,19 @@ impl<S: Subchannel> Snapshot<S> {
     }
 
     /// Decides about an RPC that may have waited for this snapshot: what was chosen before stands
-    /// if the cluster is still there, and what is chosen now is kept in `chosen` unless the RPC is sent.
+    /// if the cluster is still there, and what is chosen now is kept in `chosen` unless the RPC is sent for good.
     pub fn decide_again<'a>(&'a self, rpc: Rpc<'_>, chosen: &mut Chosen, choose: &mut dyn Choose) -> Decision<'a, S> {
         let works = match &self.content {
             Content::Works(works) => works,
-            Content::Nothing => return Decision::Wait(Failure::no_config("waiting for the configuration".into())),
+            Content::Nothing => {
+                return Decision::Wait(Failure::no_config("waiting for the configuration".into()), None);
+            }
             Content::Broken(failure) => return Decision::Fail(failure.clone()),
         };
         if let Some(route) = chosen.route.as_deref()
             && let Some((cluster, picker)) = works.cluster(&route.cluster)
         {
-            return decide(cluster, picker, route.limit, route.auto_host_rewrite, choose);
+            return decide(cluster, picker, route.limit, route.auto_host_rewrite, PickArgs { choose });
         }
         let (forward, place) = match works.route(rpc, choose) {
             Ok(found) => found,
@@ -165,10 +184,16 @@ impl<S: Subchannel> Snapshot<S> {
             return Decision::Drop(Failure::internal("route without a cluster".into()));
         };
         let limit = limit(forward.max_stream_duration.or(works.default_limit));
-        let decision = decide(cluster, picker, limit, forward.auto_host_rewrite, choose);
-        if let Decision::Wait(_) | Decision::Fail(_) = decision {
-            let (cluster, auto_host_rewrite) = (Arc::clone(cluster), forward.auto_host_rewrite);
-            chosen.route = Some(Arc::new(ChosenRoute { cluster, limit, auto_host_rewrite }));
+        let decision = decide(cluster, picker, limit, forward.auto_host_rewrite, PickArgs { choose });
+        let is_needed_again = match decision {
+            Decision::Wait(..) | Decision::Fail(_) => true,
+            Decision::Send(_) => forward.retry.is_some(),
+            Decision::Drop(_) => false,
+        };
+        if is_needed_again {
+            let (cluster, retry) = (Arc::clone(cluster), forward.retry.clone());
+            let auto_host_rewrite = forward.auto_host_rewrite;
+            chosen.route = Some(Arc::new(ChosenRoute { cluster, limit, auto_host_rewrite, retry }));
         }
         decision
     }
@@ -222,17 +247,17 @@ fn decide<'a, S: Subchannel>(
     picker: &'a Picker<S>,
     limit: Option<Duration>,
     auto_host_rewrite: bool,
-    choose: &mut dyn Choose,
+    mut args: PickArgs<'_>,
 ) -> Decision<'a, S> {
-    match picker.pick(choose) {
-        Pick::Send(ready, in_flight) => Decision::Send(SendTo {
+    match picker.pick(&mut args) {
+        Pick::Send(ready, listeners) => Decision::Send(SendTo {
             subchannel: &ready.subchannel,
             cluster,
             limit,
             authority: ready.hostname.as_deref().filter(|_| auto_host_rewrite),
-            in_flight,
+            listeners,
         }),
-        Pick::Wait(reason) => Decision::Wait(Failure::unavailable(reason.explain(cluster))),
+        Pick::Wait(reason) => Decision::Wait(Failure::unavailable(reason.explain(cluster)), reason.wake),
         Pick::Fail(reason) => Decision::Fail(Failure::unavailable(reason.explain(cluster))),
         Pick::Drop(text) => Decision::Drop(Failure::unavailable(text)),
     }

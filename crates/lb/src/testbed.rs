@@ -146,9 +146,15 @@ impl World {
 
     pub(crate) fn rpc_to(&mut self, path: &str) -> String {
         let headers = HeaderMap::new();
-        match self.snapshot.decide(Rpc { path, headers: &headers }, &mut self.script) {
+        let snapshot = Arc::clone(&self.snapshot);
+        match snapshot.decide(Rpc { path, headers: &headers }, &mut self.script) {
             Decision::Send(to) => format!("send {}", to.subchannel.port),
-            Decision::Wait(failure) => format!("wait {}: {}", failure.code, failure.message),
+            Decision::Wait(failure, wake) => {
+                if let Some(wake) = wake {
+                    self.call(|tree, cx| tree.wake(cx, wake));
+                }
+                format!("wait {}: {}", failure.code, failure.message)
+            }
             Decision::Fail(failure) => format!("fail {}: {}", failure.code, failure.message),
             Decision::Drop(failure) => format!("drop {}: {}", failure.code, failure.message),
         }

@@ -19,7 +19,7 @@ use crate::policy::cds::{Cds, CdsConfig};
 use crate::policy::{Cx, Event, What};
 use crate::pool::{Handles, Pool};
 use crate::routing::RouteTable;
-use crate::snapshot::{Content, Failure, Snapshot, Works};
+use crate::snapshot::{Content, Failure, Snapshot, Wake, Works};
 use crate::timers::{Owner, Timers};
 use crate::tree::warm::Warming;
 
@@ -184,6 +184,12 @@ impl<S: Subchannel> Tree<S> {
             self.dispatch(cx, Event { owner, what: What::Connectivity(id) });
         }
         self.switch_if_warm(cx);
+        self.pool.flush(cx.host, &mut self.handles);
+    }
+
+    /// Lets a part of the tree connect because an RPC waits for it. One that does so already, or is gone, does nothing.
+    pub fn wake<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, wake: Wake) {
+        self.dispatch(cx, Event { owner: wake.0, what: What::Wake });
         self.pool.flush(cx.host, &mut self.handles);
     }
 

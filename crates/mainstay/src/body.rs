@@ -8,9 +8,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use mainstay_lb::InFlight;
+use mainstay_lb::{Ending, Listeners};
 use tokio::time::Sleep;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::failure;
 use crate::ledger;
@@ -25,10 +25,10 @@ pub struct ResponseBody {
     held: Option<Held>,
 }
 
-/// What an RPC holds until it has ended: its place in the circuit breaker and its entries in the books.
+/// What an RPC holds until it has ended: whoever listens for its end, and its entries in the books.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) _in_flight: Option<InFlight>,
+    pub(crate) listeners: Listeners,
     pub(crate) on_channel: ledger::Call,
     pub(crate) on_subchannel: ledger::Call,
 }
@@ -50,18 +50,25 @@ impl ResponseBody {
 
     /// The status is the last word: with OK the RPC has succeeded, without it it has not.
     fn read_status(&mut self, headers: &HeaderMap) {
-        if headers.get("grpc-status").is_some_and(|status| status == "0")
-            && let Some(held) = self.held.take()
-        {
-            held.on_channel.succeed();
-            held.on_subchannel.succeed();
+        if let Some(status) = headers.get("grpc-status") {
+            self.end_as(Code::from_bytes(status.as_bytes()), Some(headers));
         }
     }
 
-    fn end(&mut self) {
+    fn end_as(&mut self, code: Code, trailers: Option<&HeaderMap>) {
+        let Some(held) = self.held.take() else { return };
+        if code == Code::Ok {
+            held.on_channel.succeed();
+            held.on_subchannel.succeed();
+        }
+        held.listeners.end(Ending { code: code as u8, trailers });
+    }
+
+    /// Ends an RPC that has no status of its own.
+    fn end(&mut self, code: Code) {
         self.incoming = None;
         self.deadline = None;
-        self.held = None;
+        self.end_as(code, None);
     }
 }
 
@@ -79,18 +86,19 @@ impl Body for ResponseBody {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                self.end();
-                Poll::Ready(Some(Err(failure::transport(error, self.address))))
+                let failed = failure::transport(error, self.address);
+                self.end(failed.code());
+                Poll::Ready(Some(Err(failed)))
             }
             Poll::Ready(None) => {
-                self.end();
+                self.end(Code::Unknown);
                 Poll::Ready(None)
             }
             Poll::Pending => {
                 let Some(deadline) = &mut self.deadline else { return Poll::Pending };
                 ready!(deadline.as_mut().poll(cx));
                 // Dropping the incoming body resets the stream: the endpoint stops working for nobody.
-                self.end();
+                self.end(Code::DeadlineExceeded);
                 Poll::Ready(Some(Err(Status::deadline_exceeded("deadline passed while the response was read"))))
             }
         }

@@ -155,6 +155,7 @@ impl Driver {
 
     fn answer(&mut self, query: Query) {
         match query {
+            Query::Wake(wake) => self.handle(Input::Wake(wake)),
             Query::Hold(cluster) => self.core.subscribe_cluster(self.now(), &cluster),
             Query::Release(cluster) => self.core.release_cluster(self.now(), &cluster),
             Query::Status(answer) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use envoy_types::pb::envoy::config::core::v3::Node;
 use http::uri::{Authority, Scheme};
-use mainstay_lb::{ChannelCore, Snapshot};
+use mainstay_lb::{ChannelCore, Snapshot, Wake};
 use mainstay_xds::Time;
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::{ClientSettings, ResourceStatus, ServerStatus};
@@ -83,6 +83,8 @@ pub(crate) enum Query {
     Hold(Arc<str>),
     /// One RPC less waits for it.
     Release(Arc<str>),
+    /// An RPC waits for something that connects only when asked.
+    Wake(Wake),
 }
 
 /// Keeps a cluster in the configuration for an RPC that has chosen it and waits for it (A31, L-27).
@@ -177,6 +179,12 @@ impl Hub {
 // === impl Inspector ===
 
 impl Inspector {
+    /// Asks for a connection that an RPC needs.
+    pub(crate) fn wake(&self, wake: Wake) {
+        // A driver that has ended connects to nothing.
+        let _ = self.0.send(Query::Wake(wake));
+    }
+
     /// How the client of the hub is doing; `None` if it has just ended.
     pub(crate) async fn status(&self) -> Option<HubStatus> {
         let (answer, answered) = oneshot::channel();

@@ -178,7 +178,7 @@ impl World {
         let choose = &mut Narrow { source: Replayed::new(&choices), limit: 0 };
         match self.snapshot().decide(Rpc { path: "/", headers: &headers }, choose) {
             Decision::Send(to) => (Fate::Sent, format!("to cluster {:?}", to.cluster)),
-            Decision::Wait(failure) => (Fate::Wait, failure.message),
+            Decision::Wait(failure, _) => (Fate::Wait, failure.message),
             Decision::Fail(failure) | Decision::Drop(failure) => (Fate::Fail, failure.message),
         }
     }

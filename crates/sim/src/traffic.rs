@@ -21,12 +21,12 @@ pub(crate) fn check(
 ) -> Result<(), Violation> {
     let wrong = |what: &str| Err(Invariant::Traffic.broken(format!("{path}: {what}: {decision:?}")));
     let config = match (config, decision) {
-        (None, Decision::Wait(_)) | (Some(Err(_)), Decision::Fail(_)) => return Ok(()),
+        (None, Decision::Wait(..)) | (Some(Err(_)), Decision::Fail(_)) => return Ok(()),
         (None, _) => return wrong("an RPC does not wait for the first configuration (L-30)"),
         (Some(Err(_)), _) => return wrong("an RPC does not fail without a configuration (L-29)"),
         (Some(Ok(config)), _) => config,
     };
-    if let Decision::Fail(failure) | Decision::Wait(failure) | Decision::Drop(failure) = decision
+    if let Decision::Fail(failure) | Decision::Wait(failure, _) | Decision::Drop(failure) = decision
         && failure.code != UNAVAILABLE
     {
         return wrong("a status that is not UNAVAILABLE (L-200)");

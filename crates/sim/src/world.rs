@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
-use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Decision, InFlight, Input, Rpc, Snapshot, SubchannelId};
+use mainstay_lb::{
+    Action, ChannelCore, Connectivity, Context, Decision, Input, Listeners, Rpc, Snapshot, SubchannelId,
+};
 use mainstay_xds::client::{self, CloseCause, Report, StreamId};
 use mainstay_xds::deps::{DnsName, XdsConfig};
 use mainstay_xds::resource::ResourceType;
@@ -39,7 +41,7 @@ pub struct World {
     /// Configurations that RPCs may still go by, while newer ones get warm, and until when.
     recent: Vec<(Time, Arc<XdsConfig>)>,
     /// RPCs that were sent and have not ended.
-    rpcs: VecDeque<Option<Arc<InFlight>>>,
+    rpcs: VecDeque<Arc<Listeners>>,
     /// What may still go wrong.
     faults_left: u32,
     delays_left: u32,
@@ -563,12 +565,14 @@ impl World {
         self.stats.rpcs += 1;
         let path = path_of(path);
         let headers = http::HeaderMap::new();
-        match self.snapshot.decide(Rpc { path, headers: &headers }, choose) {
+        let decision = self.snapshot.decide(Rpc { path, headers: &headers }, choose);
+        match decision {
             Decision::Send(to) => {
                 self.stats.rpcs_sent += 1;
-                self.rpcs.push_back(to.in_flight.map(Arc::new));
+                self.rpcs.push_back(Arc::new(to.listeners));
             }
-            Decision::Wait(_) | Decision::Fail(_) | Decision::Drop(_) => {}
+            Decision::Wait(_, None) | Decision::Fail(_) | Decision::Drop(_) => {}
+            Decision::Wait(_, Some(wake)) => self.input(choose, Input::Wake(wake)),
         }
         Ok(())
     }
@@ -597,7 +601,7 @@ impl World {
             }
         }
         let counted: u32 = self.shell.counters.values().map(|counter| counter.in_flight()).sum();
-        let in_flight = self.rpcs.iter().flatten().count();
+        let in_flight = self.rpcs.len();
         Invariant::Breaker.holds(counted as usize == in_flight, || {
             format!("circuit breakers count {counted} RPCs, and {in_flight} are in flight")
         })

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The policy of the cluster is wrr_locality → weighted_target → round_robin, or any part of that,
-//! or pick_first. round_robin has one pick_first machine per endpoint.
+//! or another one in the place of round_robin. All but pick_first itself have one pick_first machine per endpoint.
 
 use std::fmt;
 use std::hash::Hash;
@@ -31,6 +31,7 @@ mod cluster_impl;
 mod endpoint_policy;
 mod pick_first;
 mod priority;
+mod roster;
 mod round_robin;
 mod switch;
 mod weighted_target;
@@ -77,6 +78,8 @@ pub(crate) enum What {
     Connectivity(SubchannelId),
     /// A timer is due. It is out of the table already.
     Timer(TimerKind),
+    /// An RPC waits for something that is idle.
+    Wake,
 }
 
 /// A policy as its parent sees it.
@@ -92,6 +95,9 @@ pub(crate) trait Policy: Clone + fmt::Debug + Eq + Hash + Sized {
 
     /// Takes in an event if it is for this policy or one below. Whether it was.
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool;
+
+    /// Connects if it waited for an RPC with that. For parents that want every child connected (L-100).
+    fn exit_idle(&mut self, _cx: &mut Cx<'_>) {}
 
     /// Lets go of subchannels and timers. Nothing is called after this.
     fn shut_down(&mut self, cx: &mut Cx<'_>);

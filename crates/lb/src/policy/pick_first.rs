@@ -8,8 +8,8 @@
 //!            └── every address failed ──► Retrying ── ready ────┘
 //! ```
 //!
-//! A lost connection starts a new pass at once, also where L-125 would let the policy go idle:
-//! pickers have no way back into the tree, so nothing could wake it.
+//! As the policy of a cluster it is idle once its connection is lost, until an RPC wants one (L-125). For an endpoint
+//! of another policy it starts a new pass at once: those stay connected to every endpoint.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,6 +23,7 @@ use mainstay_xds::resource::lb_policy::LbPolicy;
 use super::{Cx, Event, Policy, PriorityConfig, State, What, addresses};
 use crate::picker::{Picker, Ready};
 use crate::pool::{Handles, Pool};
+use crate::snapshot::Wake;
 use crate::timers::{Owner, TimerKind};
 use crate::tree::{Subchannel, SubchannelId, SubchannelSpec};
 
@@ -34,6 +35,8 @@ pub(crate) struct PickFirstPolicy(PickFirst);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PickFirst {
     owner: Owner,
+    /// Whether it waits for an RPC before it connects again.
+    lazy: bool,
     candidates: Box<[Candidate]>,
     phase: Phase,
     /// Failure is reported until an address is ready, whatever is tried meanwhile (L-123).
@@ -53,6 +56,8 @@ struct Candidate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
+    /// Nothing is tried before an RPC asks for it.
+    Idle,
     /// Happy Eyeballs: the first `started` addresses were tried, the next is tried when `timer` is due.
     FirstPass { started: u32, timer: Option<Time> },
     /// Every address failed; each is tried again when its backoff ends.
@@ -66,7 +71,12 @@ enum Phase {
 impl PickFirst {
     pub(crate) fn new(owner: Owner) -> Self {
         let phase = Phase::Retrying { failures: 0 };
-        Self { owner, candidates: Box::default(), phase, failing: false, last_failed: 0 }
+        Self { owner, lazy: false, candidates: Box::default(), phase, failing: false, last_failed: 0 }
+    }
+
+    /// One that connects only when woken, at first and whenever its connection is lost.
+    pub(crate) fn idle(owner: Owner) -> Self {
+        Self { lazy: true, phase: Phase::Idle, ..Self::new(owner) }
     }
 
     /// Takes in a list of addresses, none of them twice.
@@ -93,6 +103,7 @@ impl PickFirst {
         }
         match selected.and_then(|id| self.position(id)) {
             Some(index) => self.phase = Phase::Ready(index), // L-124
+            None if self.phase == Phase::Idle => {}
             None => self.start_pass(cx),
         }
     }
@@ -121,6 +132,11 @@ impl PickFirst {
                     self.handle_connectivity(cx, index, id);
                 }
             }
+            What::Wake => {
+                if self.phase == Phase::Idle {
+                    self.start_pass(cx);
+                }
+            }
         }
     }
 
@@ -131,6 +147,7 @@ impl PickFirst {
 
     pub(crate) fn state(&self) -> State {
         match self.phase {
+            Phase::Idle => State::Idle,
             Phase::Ready(_) => State::Ready,
             Phase::FirstPass { .. } if !self.failing => State::Connecting,
             Phase::FirstPass { .. } | Phase::Retrying { .. } => State::TransientFailure,
@@ -141,7 +158,7 @@ impl PickFirst {
     pub(crate) fn ready(&self) -> Option<SubchannelId> {
         match self.phase {
             Phase::Ready(index) => self.candidates.get(index as usize)?.subchannel,
-            Phase::FirstPass { .. } | Phase::Retrying { .. } => None,
+            Phase::Idle | Phase::FirstPass { .. } | Phase::Retrying { .. } => None,
         }
     }
 
@@ -174,10 +191,14 @@ impl PickFirst {
             (Phase::Ready(_), _) => {
                 self.failing = false;
                 cx.request_reresolution(); // L-125
-                self.start_pass(cx);
+                if self.lazy {
+                    self.phase = Phase::Idle;
+                } else {
+                    self.start_pass(cx);
+                }
             }
             (_, State::Ready) => self.select(cx, index),
-            (_, State::Connecting) => {}
+            (Phase::Idle, _) | (_, State::Connecting) => {}
             (Phase::FirstPass { started, .. }, State::TransientFailure) => {
                 if index < started {
                     self.mark_failed(index);
@@ -301,7 +322,7 @@ impl Policy for PickFirstPolicy {
     type Config = PriorityConfig;
 
     fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
-        let mut policy = Self(PickFirst::new(cx.new_owner()));
+        let mut policy = Self(PickFirst { lazy: true, ..PickFirst::new(cx.new_owner()) });
         policy.update(cx, config);
         policy
     }
@@ -322,6 +343,10 @@ impl Policy for PickFirstPolicy {
         mine
     }
 
+    fn exit_idle(&mut self, cx: &mut Cx<'_>) {
+        self.0.handle(cx, What::Wake);
+    }
+
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
         self.0.shut_down(cx);
     }
@@ -338,9 +363,8 @@ impl Policy for PickFirstPolicy {
                 let error = self.0.last_error(pool).unwrap_or_else(|| "unknown".into());
                 Picker::Fail(format!("failed to connect to all addresses; last error: {error}"))
             }
-            State::Idle | State::Connecting => {
-                Picker::Wait(format!("connecting to one of {} addresses", self.0.candidates.len()))
-            }
+            State::Idle => Picker::Idle(Wake(self.0.owner)),
+            State::Connecting => Picker::Wait(format!("connecting to one of {} addresses", self.0.candidates.len())),
         }
     }
 }

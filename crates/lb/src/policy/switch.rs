@@ -46,6 +46,11 @@ impl<K: Kind> Policy for Switch<K> {
         handled
     }
 
+    fn exit_idle(&mut self, cx: &mut Cx<'_>) {
+        self.current.exit_idle(cx);
+        self.settle(cx);
+    }
+
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
         self.current.shut_down(cx);
         self.drop_next(cx);

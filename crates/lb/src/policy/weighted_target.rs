@@ -74,6 +74,9 @@ impl Policy for WeightedTarget {
         let found = self.targets.values_mut().find_map(|target| target.policy.handle(cx, event).then_some(target));
         match found {
             Some(target) => {
+                if target.policy.state() == State::Idle {
+                    target.policy.exit_idle(cx); // L-100
+                }
                 target.note_state();
                 true
             }

@@ -107,7 +107,11 @@ fn a_list_that_still_has_the_selected_address_changes_nothing() {
     assert_eq!(world.log(), "", "L-124");
     assert_eq!(world.rpc(), "send 1", "L-124");
     world.idle(1);
-    assert_eq!(world.log(), "create 3, connect 3, reresolve", "L-125: a new pass over the new list");
+    assert_eq!(world.log(), "reresolve", "L-125: idle");
+    assert_eq!(world.outcome(), "wait");
+    assert_eq!(world.log(), "create 3, connect 3", "L-125: the next pick starts a new pass over the new list");
+    assert_eq!(world.outcome(), "wait");
+    assert_eq!(world.log(), "", "L-125: once");
 }
 
 #[test]
@@ -154,13 +158,27 @@ fn endpoints_are_shuffled_but_not_their_addresses() {
 }
 
 #[test]
-fn a_lost_connection_is_replaced_and_its_loss_reported() {
+fn a_lost_connection_is_replaced_when_an_rpc_needs_it() {
     let mut world = pick_first("a=1,2");
     world.ready(1);
     world.log();
     world.idle(1);
-    assert_eq!(world.log(), "create 2, connect 1, reresolve", "L-125");
+    assert_eq!(world.log(), "reresolve", "L-125: idle");
     assert_eq!(world.outcome(), "wait", "L-125");
+    assert_eq!(world.log(), "create 2, connect 1", "L-125: the pick asks for it");
+    world.ready(1);
+    assert_eq!(world.rpc(), "send 1");
+}
+
+#[test]
+fn below_a_locality_a_lost_connection_is_replaced_at_once() {
+    let mut world = World::new();
+    let policy = LbPolicy::WrrLocality(Box::new(LbPolicy::PickFirst { shuffle: false }));
+    world.update(config([with_policy(dns("c", "a=1,2"), policy)]));
+    world.ready(1);
+    world.log();
+    world.idle(1);
+    assert_eq!(world.log(), "create 2, connect 1, reresolve", "L-100");
 }
 
 fn pick_first(endpoints: &str) -> World {

@@ -207,7 +207,7 @@ impl Policy for Fake {
         match event.what {
             What::Connectivity(SubchannelId(ASK)) => cx.request_reresolution(),
             What::Connectivity(SubchannelId(place)) => self.state = STATES[place as usize].0,
-            What::Timer(_) => {}
+            What::Timer(_) | What::Wake => {}
         }
         true
     }
