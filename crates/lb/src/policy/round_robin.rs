@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::net::SocketAddr;
 
-use mainstay_xds::resource::endpoint::Endpoint;
-
+use super::addresses::AddressSet;
 use super::pick_first::PickFirst;
 use super::{Cx, Event, Policy, PriorityConfig, State};
 use crate::picker::{InTurn, Picker};
@@ -34,13 +32,6 @@ pub(crate) struct RoundRobin {
 struct Tally {
     ready: u32,
     connecting: u32,
-}
-
-/// Identity of an endpoint: its addresses in any order (L-102).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum AddressSet {
-    One(SocketAddr),
-    Many(Vec<SocketAddr>),
 }
 
 impl Policy for RoundRobin {
@@ -193,23 +184,5 @@ impl Tally {
             State::Connecting | State::Idle => self.connecting -= 1,
             State::TransientFailure => {}
         }
-    }
-}
-
-impl AddressSet {
-    fn of(endpoint: &Endpoint) -> Self {
-        Self::new(endpoint.addresses.as_slice().iter().copied())
-    }
-
-    fn new(mut addresses: impl ExactSizeIterator<Item = SocketAddr>) -> Self {
-        if addresses.len() == 1
-            && let Some(address) = addresses.next()
-        {
-            return Self::One(address);
-        }
-        let mut all: Vec<SocketAddr> = addresses.collect();
-        all.sort_unstable();
-        all.dedup();
-        Self::Many(all)
     }
 }

@@ -4,6 +4,7 @@ mod cds;
 mod cluster_impl;
 mod cluster_manager;
 mod decisions;
+mod outlier_detection;
 mod pick_first;
 mod random_walk;
 mod round_robin;
