@@ -16,6 +16,7 @@ mod listeners;
 mod picker;
 mod policy;
 mod pool;
+mod retry;
 mod routing;
 mod snapshot;
 #[cfg(test)]
@@ -28,5 +29,6 @@ mod tree;
 pub use breaker::{Counter, InFlight};
 pub use channel::{Action, ChannelCore, Input};
 pub use listeners::{Ending, Listeners};
+pub use retry::{PushBack, Retry};
 pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot, Wake};
 pub use tree::{Connectivity, Context, Host, Subchannel, SubchannelId, SubchannelSpec, Tree};

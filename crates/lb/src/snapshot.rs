@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use mainstay_xds::Choose;
-use mainstay_xds::resource::route::{ForwardAction, RouteAction};
+use mainstay_xds::resource::route::{ForwardAction, RetryPolicy, RouteAction};
 
 use crate::listeners::Listeners;
 use crate::picker::{Pick, PickArgs, Picker, Reason};
@@ -51,7 +51,7 @@ pub struct Rpc<'a> {
     pub headers: &'a HeaderMap,
 }
 
-/// What an RPC that was not sent keeps for the next snapshot: the choice of the cluster stands,
+/// What an RPC that was not sent, or may be sent again, keeps for the next snapshot: the choice of the cluster stands,
 /// so that waiting does not move RPCs from a cluster that connects to one that is ready (L-38).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chosen {
@@ -63,6 +63,7 @@ struct ChosenRoute {
     cluster: Arc<str>,
     limit: Option<Duration>,
     auto_host_rewrite: bool,
+    retry: Option<Arc<RetryPolicy>>,
 }
 
 /// What becomes of an RPC.
@@ -125,6 +126,16 @@ impl Chosen {
     pub fn cluster(&self) -> Option<&Arc<str>> {
         self.route.as_deref().map(|route| &route.cluster)
     }
+
+    /// Time limit of the route that was chosen (L-40).
+    pub fn limit(&self) -> Option<Duration> {
+        self.route.as_deref()?.limit
+    }
+
+    /// Retry policy of the route that was chosen (L-41).
+    pub fn retry_policy(&self) -> Option<&Arc<RetryPolicy>> {
+        self.route.as_deref()?.retry.as_ref()
+    }
 }
 
 impl<S: Subchannel> Snapshot<S> {
@@ -151,7 +162,7 @@ impl<S: Subchannel> Snapshot<S> {
     }
 
     /// Decides about an RPC that may have waited for this snapshot: what was chosen before stands
-    /// if the cluster is still there, and what is chosen now is kept in `chosen` unless the RPC is sent.
+    /// if the cluster is still there, and what is chosen now is kept in `chosen` unless the RPC is sent for good.
     pub fn decide_again<'a>(&'a self, rpc: Rpc<'_>, chosen: &mut Chosen, choose: &mut dyn Choose) -> Decision<'a, S> {
         let works = match &self.content {
             Content::Works(works) => works,
@@ -174,9 +185,15 @@ impl<S: Subchannel> Snapshot<S> {
         };
         let limit = limit(forward.max_stream_duration.or(works.default_limit));
         let decision = decide(cluster, picker, limit, forward.auto_host_rewrite, PickArgs { choose });
-        if let Decision::Wait(..) | Decision::Fail(_) = decision {
-            let (cluster, auto_host_rewrite) = (Arc::clone(cluster), forward.auto_host_rewrite);
-            chosen.route = Some(Arc::new(ChosenRoute { cluster, limit, auto_host_rewrite }));
+        let is_needed_again = match decision {
+            Decision::Wait(..) | Decision::Fail(_) => true,
+            Decision::Send(_) => forward.retry.is_some(),
+            Decision::Drop(_) => false,
+        };
+        if is_needed_again {
+            let (cluster, retry) = (Arc::clone(cluster), forward.retry.clone());
+            let auto_host_rewrite = forward.auto_host_rewrite;
+            chosen.route = Some(Arc::new(ChosenRoute { cluster, limit, auto_host_rewrite, retry }));
         }
         decision
     }

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::Authority;
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
-use mainstay_lb::{Chosen, Decision, Ending, Failure, Listeners, Rpc};
+use mainstay_lb::{Chosen, Decision, Ending, Failure, Listeners, PushBack, Retry, Rpc};
+use mainstay_xds::code_of_http_status;
 use tokio::time::{Instant, Sleep};
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -25,36 +27,65 @@ use crate::request::{Request, RequestBody};
 /// Carries one RPC to the headers of its response; the body does the rest.
 pub(crate) async fn run(
     hub: Arc<Hub>,
-    wait_for_ready: bool,
+    settings: CallSettings,
     request: http::Request<Body>,
 ) -> Result<http::Response<ResponseBody>, Status> {
     let timeout = deadline::requested(request.headers());
+    let wait_for_ready = request.extensions().get::<WaitForReady>().map(|wait| wait.0);
     let mut call = Call {
         start: timeout.map(|_| Instant::now()),
         timeout,
-        wait_for_ready: request.extensions().get::<WaitForReady>().map_or(wait_for_ready, |wait| wait.0),
+        wait_for_ready: wait_for_ready.unwrap_or(settings.wait_for_ready),
+        retries: settings.retries,
+        chosen: Chosen::default(),
+        held: None,
+        retry: None,
         hub: &hub,
     };
     let on_channel = hub.shared.books.ledger.begin();
     let mut request = Request::new(request);
     let mut refused = false;
     loop {
-        let way = call.choose(Rpc { path: request.path(), headers: request.headers() }).await?;
-        let address = way.address;
-        match call.send(way, &mut request).await? {
-            Sent::Answered(answer) => {
-                request.commit();
-                let Answer { response, timer, listeners, on_subchannel } = answer;
-                let held = Held { listeners, on_channel, on_subchannel };
-                return Ok(ResponseBody::of(response, address, timer, held));
-            }
+        let sent = match call.choose(Rpc { path: request.path(), headers: request.headers() }).await {
+            Ok(way) => call.send(way, &mut request).await?,
+            Err(NotSent::Failed(status)) => Sent::Failed(status),
+            Err(NotSent::Final(status)) => return Err(status),
+        };
+        let (status, pause) = match sent {
+            Sent::Answered(answer) => match call.pause_after_answer(&answer, &mut request) {
+                Some((code, pause)) => (answer.end(code), pause),
+                None => {
+                    request.commit();
+                    let Answer { response, address, timer, listeners, on_subchannel } = answer;
+                    let held = Held { listeners, on_channel, on_subchannel };
+                    return Ok(ResponseBody::of(response, address, timer, held));
+                }
+            },
             // It never left, or never reached the application, as it met a GOAWAY: it is decided anew. An RPC
-            // that left is sent again only once (A6).
-            Sent::Returned => {}
-            Sent::Refused(_) if !refused => refused = true,
-            Sent::Refused(error) => return Err(failure::transport(error, address)),
-        }
+            // that left is sent again only once, unless its policy allows more (A6).
+            Sent::Returned => continue,
+            Sent::Refused(_) if !refused => {
+                refused = true;
+                continue;
+            }
+            Sent::Refused(status) | Sent::Failed(status) => {
+                match call.pause_after(status.code(), PushBack::None, &mut request) {
+                    Some(pause) => (status, pause),
+                    None => return Err(status),
+                }
+            }
+        };
+        // In a box, so that RPCs that need no other attempt have a small future.
+        Box::pin(call.pause(pause, status)).await?;
     }
+}
+
+/// What a channel says about all its RPCs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallSettings {
+    pub(crate) wait_for_ready: bool,
+    /// Whether the retry policies of routes are followed.
+    pub(crate) retries: bool,
 }
 
 struct Call<'a> {
@@ -63,6 +94,13 @@ struct Call<'a> {
     /// What the caller asked for.
     timeout: Option<Duration>,
     wait_for_ready: bool,
+    retries: bool,
+    /// What stands for all attempts (L-38).
+    chosen: Chosen,
+    /// Keeps the chosen cluster in the configuration while the RPC waits, and from then on.
+    held: Option<ClusterRef<'a>>,
+    /// Made when the first attempt fails.
+    retry: Option<Retry>,
     hub: &'a Hub,
 }
 
@@ -82,12 +120,23 @@ enum Sent {
     /// The connection was closed before the request left.
     Returned,
     /// The endpoint said that it did not process the request.
-    Refused(hyper::Error),
+    Refused(Status),
+    /// The attempt failed, and another one may follow.
+    Failed(Status),
+}
+
+/// Why there was no attempt, or why it is the last one.
+enum NotSent {
+    /// There is no endpoint to send it to.
+    Failed(Status),
+    /// It was dropped, or its time is up: that is never tried again (L-50).
+    Final(Status),
 }
 
 /// The headers of a response, and what its body goes on with.
 struct Answer {
     response: http::Response<Incoming>,
+    address: SocketAddr,
     timer: Option<Pin<Box<Sleep>>>,
     listeners: Listeners,
     on_subchannel: ledger::Call,
@@ -100,12 +149,11 @@ enum Step {
 
 impl Call<'_> {
     /// Decides from the newest snapshot; waits for the next one where it must.
-    async fn choose(&mut self, rpc: Rpc<'_>) -> Result<Way, Status> {
-        let mut chosen = Chosen::default();
-        match self.decide(rpc, &mut chosen) {
+    async fn choose(&mut self, rpc: Rpc<'_>) -> Result<Way, NotSent> {
+        match self.decide(rpc) {
             Ok(Step::Go(way)) => Ok(way),
             // In a box, so that RPCs that need not wait have a small future.
-            Ok(Step::Wait(_)) => Box::pin(self.wait(rpc, &mut chosen)).await,
+            Ok(Step::Wait(_)) => Box::pin(self.wait(rpc)).await,
             Err(failure) => {
                 // A caller that tries again and again must leave time for the connections to be made.
                 tokio::task::coop::consume_budget().await;
@@ -114,37 +162,42 @@ impl Call<'_> {
         }
     }
 
-    async fn wait(&mut self, rpc: Rpc<'_>, chosen: &mut Chosen) -> Result<Way, Status> {
+    async fn wait(&mut self, rpc: Rpc<'_>) -> Result<Way, NotSent> {
         self.start();
         // Listen first, then look again: a snapshot that came in between is not missed.
         let mut published = self.hub.shared.published.subscribe();
-        let mut held: Option<ClusterRef<'_>> = None;
         loop {
             published.mark_unchanged();
-            let reason = match self.decide(rpc, chosen)? {
+            let reason = match self.decide(rpc)? {
                 Step::Go(way) => return Ok(way),
                 Step::Wait(reason) => reason,
             };
-            if let Some(cluster) = chosen.cluster()
-                && !held.as_ref().is_some_and(|held| held.is_of(cluster))
-            {
-                held = Some(ClusterRef::new(self.hub, cluster));
-            }
+            self.hold();
             let next = published.changed();
-            match self.deadline(None) {
+            match self.deadline(self.chosen.limit()) {
                 None => drop(next.await),
                 Some(at) => {
                     if tokio::time::timeout_at(at, next).await.is_err() {
-                        return Err(self.expired(&format!("before it could be sent: {}", self.explain(&reason))));
+                        let text = format!("before it could be sent: {}", self.explain(&reason));
+                        return Err(NotSent::Final(self.expired(&text)));
                     }
                 }
             }
         }
     }
 
-    fn decide(&mut self, rpc: Rpc<'_>, chosen: &mut Chosen) -> Result<Step, Status> {
+    /// Keeps the chosen cluster in the configuration (L-27).
+    fn hold(&mut self) {
+        if let Some(cluster) = self.chosen.cluster()
+            && !self.held.as_ref().is_some_and(|held| held.is_of(cluster))
+        {
+            self.held = Some(ClusterRef::new(self.hub, cluster));
+        }
+    }
+
+    fn decide(&mut self, rpc: Rpc<'_>) -> Result<Step, NotSent> {
         let snapshot = self.hub.shared.snapshot.load();
-        match snapshot.decide_again(rpc, chosen, &mut Random) {
+        match snapshot.decide_again(rpc, &mut self.chosen, &mut Random) {
             Decision::Send(to) => {
                 let Some(sender) = to.subchannel.sender() else {
                     // It went away this very moment; the next snapshot knows.
@@ -170,7 +223,8 @@ impl Call<'_> {
                 Ok(Step::Wait(reason))
             }
             Decision::Fail(reason) if self.wait_for_ready => Ok(Step::Wait(reason)),
-            Decision::Fail(reason) | Decision::Drop(reason) => Err(self.failed(&reason)),
+            Decision::Fail(reason) => Err(NotSent::Failed(self.failed(&reason))),
+            Decision::Drop(reason) => Err(NotSent::Final(self.failed(&reason))),
         }
     }
 
@@ -181,11 +235,14 @@ impl Call<'_> {
             return Err(self.expired("before it could be sent"));
         }
         let authority = authority.unwrap_or_else(|| self.hub.authority.clone());
-        let Some(attempt) = request.attempt(self.hub.scheme.clone(), authority, left.map(deadline::header_value))
-        else {
+        let previous = self.retry.as_ref().map_or(0, Retry::previous_attempts);
+        let timeout = left.map(deadline::header_value);
+        let Some(attempt) = request.attempt(self.hub.scheme.clone(), authority, timeout, previous) else {
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };
         let answer = sender.try_send_request(attempt);
+        // A request that meets the end of its connection may stay in the queue until all senders are gone.
+        drop(sender);
         let mut timer = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
         let outcome = tokio::select! {
             biased;
@@ -196,17 +253,51 @@ impl Call<'_> {
             }
         };
         match outcome {
-            Ok(response) => Ok(Sent::Answered(Answer { response, timer, listeners, on_subchannel })),
+            Ok(response) => Ok(Sent::Answered(Answer { response, address, timer, listeners, on_subchannel })),
             Err(error) if error.message().is_some() => Ok(Sent::Returned),
-            Err(error) => match error.into_error() {
-                error if failure::is_refusal(&error) => Ok(Sent::Refused(error)),
-                error => {
-                    let failed = failure::transport(error, address);
-                    listeners.end(Ending { code: failed.code() as u8, trailers: None });
-                    Err(failed)
+            Err(error) => {
+                let error = error.into_error();
+                let refused = failure::is_refusal(&error);
+                let failed = failure::transport(error, address);
+                if refused {
+                    return Ok(Sent::Refused(failed));
                 }
-            },
+                listeners.end(Ending { code: failed.code() as u8, trailers: None });
+                Ok(Sent::Failed(failed))
+            }
         }
+    }
+
+    /// How long until the next attempt, and what became of this one, if the answer is nothing but a failure that the
+    /// policy of the route takes for none (A6: real headers commit the RPC).
+    fn pause_after_answer(&mut self, answer: &Answer, request: &mut Request) -> Option<(Code, Duration)> {
+        self.chosen.retry_policy()?;
+        let code = answer.failure()?;
+        let pause = self.pause_after(code, PushBack::of(answer.response.headers()), request)?;
+        Some((code, pause))
+    }
+
+    /// How long until the next attempt after one that failed; none if that was the last one.
+    fn pause_after(&mut self, code: Code, push_back: PushBack, request: &mut Request) -> Option<Duration> {
+        let policy = self.chosen.retry_policy().filter(|_| self.retries)?;
+        let retry = self.retry.get_or_insert_with(|| Retry::new(policy.clone()));
+        let pause = retry.after_failure(code as u8, push_back, &mut Random)?;
+        request.prepare_another().then_some(pause)
+    }
+
+    /// Waits before the next attempt, under the deadline of the whole RPC.
+    async fn pause(&mut self, pause: Duration, last: Status) -> Result<(), Status> {
+        self.hold();
+        let next = deadline::after(Instant::now(), pause);
+        let due = self.deadline(self.chosen.limit());
+        match deadline::earlier(next, due) {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+        if due.is_some_and(|due| next.is_none_or(|next| due <= next)) {
+            return Err(self.expired(&format!("before the next attempt; the last one: {}", last.message())));
+        }
+        Ok(())
     }
 
     /// The earlier of what the caller and the route allow (L-40).
@@ -236,6 +327,28 @@ impl Call<'_> {
         let context = if reason.no_config { "no usable configuration for" } else { "RPC to" };
         let text = format!("{context} {}: {}", self.hub.target(), reason.message);
         Status::new(Code::from(i32::from(reason.code)), text)
+    }
+}
+
+impl Answer {
+    /// The status of a response that has nothing but a status, and that one not OK.
+    fn failure(&self) -> Option<Code> {
+        let code = match self.response.headers().get("grpc-status") {
+            Some(status) => Code::from_bytes(status.as_bytes()),
+            None if self.response.body().is_end_stream() => {
+                Code::from(i32::from(code_of_http_status(self.response.status().as_u16())))
+            }
+            None => return None,
+        };
+        (code != Code::Ok).then_some(code)
+    }
+
+    /// Ends the attempt as a failure.
+    fn end(self, code: Code) -> Status {
+        let headers = self.response.headers();
+        self.listeners.end(Ending { code: code as u8, trailers: Some(headers) });
+        let status = Status::from_header_map(headers).unwrap_or_else(|| Status::new(code, "no status"));
+        Status::new(code, format!("{} of {}", status.message(), self.address))
     }
 }
 

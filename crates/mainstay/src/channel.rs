@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use crate::ads::AdsLimits;
 use crate::body::ResponseBody;
-use crate::call;
+use crate::call::{self, CallSettings};
 use crate::config::{ConfigView, Configs};
 use crate::connection::ConnectSettings;
 use crate::credentials::{Credentials, CredentialsError};
@@ -34,7 +34,7 @@ use crate::hub::{Hub, Plan};
 #[derive(Clone)]
 pub struct Channel {
     hub: Arc<Hub>,
-    wait_for_ready: bool,
+    settings: CallSettings,
 }
 
 /// Put into the extensions of a request: whether this RPC waits for a usable endpoint instead of
@@ -55,7 +55,7 @@ pub struct ChannelBuilder {
     bootstrap: Option<Arc<Bootstrap>>,
     credentials: Credentials,
     authority: Option<String>,
-    wait_for_ready: bool,
+    calls: CallSettings,
     dns: Option<Arc<dyn ResolveHost>>,
     client: ClientSettings,
     deps: DepsSettings,
@@ -103,7 +103,7 @@ impl Channel {
             bootstrap: None,
             credentials: Credentials::insecure(),
             authority: None,
-            wait_for_ready: false,
+            calls: CallSettings { wait_for_ready: false, retries: true },
             dns: None,
             client: ClientSettings::default(),
             deps: DepsSettings::default(),
@@ -149,7 +149,7 @@ impl Service<http::Request<Body>> for Channel {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        Box::pin(call::run(self.hub.clone(), self.wait_for_ready, request))
+        Box::pin(call::run(self.hub.clone(), self.settings, request))
     }
 }
 
@@ -182,7 +182,14 @@ impl ChannelBuilder {
 
     /// Whether RPCs wait for a usable endpoint instead of failing when there is none. Off by default.
     pub fn wait_for_ready(mut self, wait: bool) -> Self {
-        self.wait_for_ready = wait;
+        self.calls.wait_for_ready = wait;
+        self
+    }
+
+    /// Whether the retry policies that the control plane puts on routes are followed; they are by default. RPCs that
+    /// no endpoint has seen are sent again in any case.
+    pub fn retries(mut self, follow: bool) -> Self {
+        self.calls.retries = follow;
         self
     }
 
@@ -291,7 +298,7 @@ impl ChannelBuilder {
             warm_switching: self.warm_switching,
             ads: self.ads,
         };
-        Ok(Channel { hub: Hub::of(plan, &runtime)?, wait_for_ready: self.wait_for_ready })
+        Ok(Channel { hub: Hub::of(plan, &runtime)?, settings: self.calls })
     }
 }
 

@@ -1,14 +1,15 @@
 //! The request of an RPC, kept so that it can be sent again as long as no endpoint has processed it.
 //!
 //! An endpoint that goes away may refuse requests that were under way to it (GOAWAY). Such an RPC must not fail: it is
-//! sent to another endpoint (A6, transparent retry). What was read of its body is kept until the response begins.
+//! sent to another endpoint (A6, transparent retry). The same goes for one that failed, if its route has a retry policy
+//! (A44). What was read of its body is kept until the response begins, up to a bound.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::{HeaderValue, USER_AGENT};
+use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Method, Uri};
 use http_body::{Body as _, Frame, SizeHint};
@@ -72,6 +73,7 @@ impl Request {
         scheme: Scheme,
         authority: Authority,
         timeout: Option<HeaderValue>,
+        previous_attempts: u32,
     ) -> Option<http::Request<RequestBody>> {
         let attempt = self.attempts;
         self.attempts += 1;
@@ -91,7 +93,18 @@ impl Request {
         if let Some(timeout) = timeout {
             request.headers_mut().insert(GRPC_TIMEOUT, timeout);
         }
+        if previous_attempts > 0 {
+            request.headers_mut().insert(PREVIOUS_ATTEMPTS, previous_attempts.into());
+        }
         Some(request)
+    }
+
+    /// Whether the request can be sent once more. If so, the attempt before reads nothing of it from now on, so that
+    /// this stays true.
+    pub(crate) fn prepare_another(&mut self) -> bool {
+        let mut source = lock(&self.body);
+        source.attempt = self.attempts;
+        source.kept.is_some()
     }
 
     /// An endpoint has begun to answer: there will be no other attempt.
@@ -176,6 +189,9 @@ fn lock(source: &Mutex<Source>) -> MutexGuard<'_, Source> {
 /// As much of a body as gRPC keeps for retries by default.
 const KEPT_BYTES: usize = 256 << 10;
 
+/// Tells the endpoint how many attempts failed before (A6).
+const PREVIOUS_ATTEMPTS: HeaderName = HeaderName::from_static("grpc-previous-rpc-attempts");
+
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("mainstay/", env!("CARGO_PKG_VERSION")));
 
 #[cfg(test)]
@@ -233,15 +249,33 @@ mod tests {
         assert!(attempt(&mut request).is_none());
     }
 
+    #[tokio::test]
+    async fn a_request_that_is_prepared_for_another_attempt_stays_so() {
+        let large = "x".repeat(KEPT_BYTES);
+        let mut request = request(&["one", &large]);
+        let mut first = attempt(&mut request).unwrap();
+        read(&mut first).await;
+        assert!(request.prepare_another());
+        assert_eq!(read(&mut first).await, None, "A6: or it would overflow what is kept");
+        let mut second = attempt(&mut request).unwrap();
+        assert_eq!(read(&mut second).await.as_deref(), Some("one"));
+        read(&mut second).await;
+        assert!(!request.prepare_another(), "A6: the buffer overflowed, which commits the RPC");
+    }
+
     #[test]
     fn an_attempt_carries_authority_timeout_and_user_agent() {
         let mut request = request(&[]);
         let timeout = Some(HeaderValue::from_static("5S"));
-        let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), timeout).unwrap();
+        let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), timeout, 0).unwrap();
         assert_eq!(sent.uri(), "http://shop/s/m");
         assert_eq!(sent.headers()[GRPC_TIMEOUT], "5S");
         assert_eq!(sent.headers()[USER_AGENT], AGENT);
         assert!(!request.headers().contains_key(GRPC_TIMEOUT));
+        assert!(!sent.headers().contains_key(PREVIOUS_ATTEMPTS), "A6: not on the first attempt");
+        let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), None, 2).unwrap();
+        assert_eq!(sent.headers()[PREVIOUS_ATTEMPTS], "2", "A6");
+        assert!(!sent.headers().contains_key(GRPC_TIMEOUT));
     }
 
     fn request(pieces: &[&str]) -> Request {
@@ -252,7 +286,7 @@ mod tests {
     }
 
     fn attempt(request: &mut Request) -> Option<RequestBody> {
-        let attempt = request.attempt(Scheme::HTTP, Authority::from_static("shop"), None);
+        let attempt = request.attempt(Scheme::HTTP, Authority::from_static("shop"), None, 0);
         attempt.map(http::Request::into_body)
     }
 

@@ -18,8 +18,10 @@ pub mod resource;
 
 mod backoff;
 mod choose;
+mod http_status;
 mod time;
 
 pub use backoff::Backoff;
 pub use choose::Choose;
+pub use http_status::code_of_http_status;
 pub use time::Time;

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The policy of the cluster is wrr_locality → weighted_target → round_robin, or any part of that,
-//! or pick_first. round_robin has one pick_first machine per endpoint.
+//! or another one in the place of round_robin. All but pick_first itself have one pick_first machine per endpoint.
 
 use std::fmt;
 use std::hash::Hash;
@@ -34,6 +34,7 @@ mod endpoint_policy;
 mod outlier_detection;
 mod pick_first;
 mod priority;
+mod roster;
 mod round_robin;
 mod switch;
 mod weighted_target;

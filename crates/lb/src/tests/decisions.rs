@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
-use mainstay_xds::resource::route::{ClusterTarget, Route, RouteAction, WeightedCluster};
+use mainstay_xds::resource::route::{ClusterTarget, RetryPolicy, Route, RouteAction, WeightedCluster};
 
 use crate::testbed::{World, config, edit_endpoints, edit_locality, eds, route, route_to, routed};
 use crate::{Chosen, Decision, Rpc};
@@ -122,6 +122,39 @@ fn a_choice_stands_while_a_subscription_keeps_its_cluster() {
     world.ready(1);
     world.ready(2);
     assert_eq!(decide_again(&mut world, &mut chosen), "send 2", "L-27");
+}
+
+#[test]
+fn a_choice_stands_for_all_attempts_where_there_may_be_several() {
+    for retry in [None, Some(Arc::new(once()))] {
+        let mut route = split();
+        if let RouteAction::Forward(forward) = &mut route.action {
+            forward.retry = retry.clone();
+            forward.max_stream_duration = Some(Duration::from_secs(3));
+        }
+        let mut world = World::new();
+        world.update(routed([route], [eds("a", "x=1"), eds("b", "x=2,3")]));
+        for port in [1, 2, 3] {
+            world.ready(port);
+        }
+        world.script.draws = [1].into(); // Cluster b.
+        let mut chosen = Chosen::default();
+        assert_eq!(decide_again(&mut world, &mut chosen), "send 2");
+        assert_eq!(chosen.retry_policy(), retry.as_ref(), "L-41");
+        if retry.is_some() {
+            assert_eq!(chosen.limit(), Some(Duration::from_secs(3)), "L-40");
+            world.die_silently(2);
+            assert_eq!(decide_again(&mut world, &mut chosen), "send 3", "L-38, L-41: a new pick in the same cluster");
+        } else {
+            assert_eq!(chosen, Chosen::default(), "nothing is kept for an RPC that is sent once");
+        }
+    }
+}
+
+/// One retry of what is UNAVAILABLE.
+fn once() -> RetryPolicy {
+    let pause = Duration::from_millis(25);
+    RetryPolicy { retry_on: vec![14], num_retries: 1, base_interval: pause, max_interval: pause }
 }
 
 fn split() -> Route {

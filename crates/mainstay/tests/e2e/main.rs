@@ -8,5 +8,6 @@ mod connections;
 mod csds;
 mod fallback;
 mod logical_dns;
+mod retry;
 mod view;
 mod xds_transport;

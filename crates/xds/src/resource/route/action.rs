@@ -1,5 +1,6 @@
 //! The action of a route that sends RPCs to a cluster.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::route::v3 as pb;
@@ -20,7 +21,7 @@ pub struct ForwardAction {
     /// `grpc_timeout_header_max`, else `max_stream_duration`; zero means no limit (R-52, L-40).
     pub max_stream_duration: Option<Duration>,
     /// Retry policy of the route, else of the virtual host.
-    pub retry: Option<RetryPolicy>,
+    pub retry: Option<Arc<RetryPolicy>>,
     /// How the request hash is made.
     pub hash_policies: Vec<HashPolicy>,
     /// Use the endpoint's hostname as `:authority`; only from a trusted server.
@@ -100,7 +101,7 @@ impl ForwardAction {
         let max_stream_duration = faults.field("max_stream_duration", |f| max_stream_duration(pb, f));
         // A policy here replaces that of the virtual host, even with one that retries nothing.
         let retry = match &pb.retry_policy {
-            Some(pb) => faults.field("retry_policy", |f| RetryPolicy::parse(pb, f)),
+            Some(pb) => faults.field("retry_policy", |f| RetryPolicy::parse(pb, f)).map(Arc::new),
             None => scope.retry.cloned(),
         };
         let hash_policies = faults.field("hash_policy", |f| each(&pb.hash_policy, f, HashPolicy::parse));

@@ -78,7 +78,7 @@ struct Scope<'a> {
     /// Names of the cluster specifier plugins. We support none, so they only tell known names from unknown ones.
     plugins: &'a BTreeSet<&'a str>,
     /// Retry policy of the virtual host.
-    retry: Option<&'a RetryPolicy>,
+    retry: Option<&'a Arc<RetryPolicy>>,
 }
 
 // === impl RouteConfig ===
@@ -128,7 +128,7 @@ impl VirtualHost {
             each(&pb.domains, f, |domain, f| DomainPattern::parse(domain, f))
         });
         let retry = pb.retry_policy.as_ref();
-        let retry = retry.and_then(|pb| faults.field("retry_policy", |f| RetryPolicy::parse(pb, f)));
+        let retry = retry.and_then(|pb| faults.field("retry_policy", |f| RetryPolicy::parse(pb, f))).map(Arc::new);
         let scope = Scope { cx, plugins, retry: retry.as_ref() };
         let routes = faults.field("routes", |f| each(&pb.routes, f, |pb, f| Route::parse(pb, scope, f)));
         let overrides = faults.field("typed_per_filter_config", |f| filter::overrides(&pb.typed_per_filter_config, f));
