@@ -8,6 +8,7 @@ mod connections;
 mod csds;
 mod fallback;
 mod logical_dns;
+mod outlier_detection;
 mod retry;
 mod view;
 mod xds_transport;
