@@ -10,6 +10,7 @@
 //! looks at the state of the child it came from.
 
 mod breaker;
+mod calls;
 mod channel;
 mod listeners;
 mod picker;

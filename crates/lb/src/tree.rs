@@ -340,6 +340,7 @@ impl<S: Subchannel> Tree<S> {
             timers: &mut self.timers,
             breakers: &mut |cluster, eds_service| host.circuit_breaker(cluster, eds_service),
             last_policy: &mut self.last_policy,
+            health: None,
             cluster,
             ignore_reresolution: false,
         };

@@ -201,6 +201,7 @@ impl Call<'_> {
             Decision::Send(to) => {
                 let Some(sender) = to.subchannel.sender() else {
                     // It went away this very moment; the next snapshot knows.
+                    to.listeners.withdraw();
                     return Ok(Step::Wait(Failure::unavailable(format!(
                         "connection to {} was lost",
                         to.subchannel.address()
@@ -232,12 +233,14 @@ impl Call<'_> {
         let Way { mut sender, authority, deadline, listeners, on_subchannel, cluster, address } = way;
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
+            listeners.withdraw();
             return Err(self.expired("before it could be sent"));
         }
         let authority = authority.unwrap_or_else(|| self.hub.authority.clone());
         let previous = self.retry.as_ref().map_or(0, Retry::previous_attempts);
         let timeout = left.map(deadline::header_value);
         let Some(attempt) = request.attempt(self.hub.scheme.clone(), authority, timeout, previous) else {
+            listeners.withdraw();
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };
         let answer = sender.try_send_request(attempt);
@@ -254,12 +257,16 @@ impl Call<'_> {
         };
         match outcome {
             Ok(response) => Ok(Sent::Answered(Answer { response, address, timer, listeners, on_subchannel })),
-            Err(error) if error.message().is_some() => Ok(Sent::Returned),
+            Err(error) if error.message().is_some() => {
+                listeners.withdraw();
+                Ok(Sent::Returned)
+            }
             Err(error) => {
                 let error = error.into_error();
                 let refused = failure::is_refusal(&error);
                 let failed = failure::transport(error, address);
                 if refused {
+                    listeners.withdraw();
                     return Ok(Sent::Refused(failed));
                 }
                 listeners.end(Ending { code: failed.code() as u8, trailers: None });

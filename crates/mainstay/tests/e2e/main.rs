@@ -9,6 +9,7 @@ mod csds;
 mod fallback;
 mod faulty_network;
 mod logical_dns;
+mod outlier_detection;
 mod proxy;
 mod retry;
 mod view;
