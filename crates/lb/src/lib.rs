@@ -11,6 +11,7 @@
 
 mod breaker;
 mod channel;
+mod filters;
 mod listeners;
 mod picker;
 mod policy;
@@ -27,6 +28,7 @@ mod tree;
 
 pub use breaker::{Counter, InFlight};
 pub use channel::{Action, ChannelCore, Input};
+pub use filters::{Effect, Injected};
 pub use listeners::{Ending, Listeners};
 pub use retry::{PushBack, Retry};
 pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot, Wake};
