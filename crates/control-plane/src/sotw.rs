@@ -1,7 +1,11 @@
 //! The server's side of one state-of-the-world stream, without I/O: requests and views in, responses out.
 //!
-//! Nothing here waits for an ACK: a response is made from the newest view whenever the caller has room for one, so a
-//! slow client skips the versions in between and never misses the last.
+//! A response is made from the newest view whenever the caller has room for one, so a slow client skips the versions
+//! in between and never misses the last.
+//!
+//! Routes are made before clusters are broken (P-91): a cluster that went away together with a change of routes stays
+//! in the responses until the client has no more use for it, and a client that takes every cluster is sent new routes
+//! when it has the clusters. [`Sotw::is_waiting`] tells of it, and [`Sotw::give_up_waiting`] ends it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -85,8 +89,13 @@ impl Sotw {
         }
         let subscription = self.subscriptions.entry(type_url.clone()).or_default();
         let kind = subscription.kind_of(request);
-        if kind == RequestKind::Nack {
-            subscription.reject_last_response();
+        match kind {
+            RequestKind::Ack => subscription.settle_last_response(Answer::Accepted),
+            RequestKind::Nack => {
+                subscription.settle_last_response(Answer::Refused);
+                subscription.reject_last_response();
+            }
+            RequestKind::Subscribe | RequestKind::Stale => {}
         }
         if kind != RequestKind::Stale {
             let wanted = subscription.read_names(&type_url, &request.resource_names);
@@ -107,12 +116,35 @@ impl Sotw {
                 _ => true,
             };
         }
-        self.view = view;
+        let before = std::mem::replace(&mut self.view, view);
+        self.keep_removed_clusters(before.as_deref());
+    }
+
+    /// Whether something is held back until the client answers.
+    pub(crate) fn is_waiting(&self) -> bool {
+        let clusters = self.subscriptions.get(&TypeUrl::CLUSTER);
+        clusters.is_some_and(|clusters| !clusters.kept.is_empty()) || self.routes_wait()
+    }
+
+    /// Goes one step on without the client's answer, because it had time enough: new routes first, and if none of them
+    /// wait, without the clusters that are gone.
+    pub(crate) fn give_up_waiting(&mut self) {
+        let routes_wait = self.routes_wait();
+        for subscription in self.subscriptions.values_mut() {
+            if subscription.awaits_answer() {
+                subscription.settle_last_response(Answer::Refused);
+            }
+            if !routes_wait && !subscription.kept.is_empty() {
+                subscription.kept.clear();
+                subscription.view_changed = true;
+            }
+        }
     }
 
     /// The next response, if there is one to send. A type to which `may_send` says no keeps its turn for later.
     pub(crate) fn poll_response(&mut self, mut may_send: impl FnMut(&TypeUrl) -> bool) -> Option<Response> {
         let view = self.view.clone()?;
+        self.break_what_is_replaced();
         // The order in which a client can use things: what is referred to first (P-91).
         let mut dirty: Vec<&TypeUrl> =
             self.subscriptions.iter().filter(|(_, s)| s.is_dirty()).map(|(type_url, _)| type_url).collect();
@@ -127,9 +159,10 @@ impl Sotw {
                 subscription.settle();
                 continue;
             }
-            if !may_send(&type_url) {
+            if self.must_wait(&type_url) || !may_send(&type_url) {
                 continue;
             }
+            let subscription = self.subscriptions.get_mut(&type_url)?;
             self.responses += 1;
             let nonce = format!("{}{}", self.nonce_prefix, self.responses);
             return Some(subscription.respond(type_url, content, is_full, nonce));
@@ -141,6 +174,59 @@ impl Sotw {
     pub(crate) fn node_id(&self) -> Option<&str> {
         self.node_id.as_deref()
     }
+
+    /// Keeps clusters that the new view lacks if the same view may have changed the routes to them. A client that
+    /// heard of the clusters first would fail the RPCs that still take the old routes.
+    fn keep_removed_clusters(&mut self, before: Option<&View>) {
+        let routes_move = ROUTING.iter().any(|type_url| !self.is_settled(type_url));
+        let after = self.view.as_ref().and_then(|view| view.get(&TypeUrl::CLUSTER));
+        let exists = |name: &String| after.is_some_and(|after| after.resources.contains_key(name));
+        let Some(subscription) = self.subscriptions.get_mut(&TypeUrl::CLUSTER) else { return };
+        subscription.kept.retain(|name, _| !exists(name));
+        let Some(before) = before.and_then(|view| view.get(&TypeUrl::CLUSTER)).filter(|_| routes_move) else { return };
+        for name in subscription.sent.keys().filter(|name| !exists(name)) {
+            if let Some(entry) = before.resources.get(name) {
+                subscription.kept.insert(name.clone(), entry.clone());
+            }
+        }
+    }
+
+    /// Who names clusters says itself when it needs one no more, by naming it no more. Who takes every cluster is done
+    /// with the old ones when it has accepted the new routes.
+    fn break_what_is_replaced(&mut self) {
+        let routes_settled = ROUTING.iter().all(|type_url| self.is_settled(type_url));
+        let Some(clusters) = self.subscriptions.get_mut(&TypeUrl::CLUSTER) else { return };
+        if routes_settled && clusters.wanted.all && !clusters.kept.is_empty() {
+            clusters.kept.clear();
+            clusters.view_changed = true;
+        }
+    }
+
+    fn routes_wait(&self) -> bool {
+        ROUTING.iter().any(|type_url| self.must_wait(type_url) && self.has_news(type_url))
+    }
+
+    /// Whether routes of this type wait for clusters on their way. A client that names its clusters learns from the
+    /// routes which ones, so there they cannot wait.
+    fn must_wait(&self, type_url: &TypeUrl) -> bool {
+        let takes_all = self.subscriptions.get(&TypeUrl::CLUSTER).is_some_and(|clusters| clusters.wanted.all);
+        let on_its_way = |type_url| self.subscriptions.get(type_url).is_some_and(Subscription::awaits_answer);
+        takes_all && ROUTING.contains(type_url) && (on_its_way(&TypeUrl::CLUSTER) || on_its_way(&TypeUrl::ENDPOINTS))
+    }
+
+    /// Whether the client accepted all that there is of this type.
+    fn is_settled(&self, type_url: &TypeUrl) -> bool {
+        let Some(subscription) = self.subscriptions.get(type_url) else { return true };
+        let accepted = subscription.last.as_ref().is_none_or(|last| last.answer == Some(Answer::Accepted));
+        accepted && !self.has_news(type_url)
+    }
+
+    fn has_news(&self, type_url: &TypeUrl) -> bool {
+        let (Some(view), Some(subscription)) = (&self.view, self.subscriptions.get(type_url)) else { return false };
+        let nothing = Arc::default();
+        let content = view.get(type_url).unwrap_or(&nothing);
+        subscription.is_dirty() && subscription.has_news(content, type_url.is_state_of_the_world())
+    }
 }
 
 /// What a client wants of one type, and what it has.
@@ -151,6 +237,8 @@ struct Subscription {
     ever_named: bool,
     /// What was sent and is still wanted.
     sent: BTreeMap<String, Delivery>,
+    /// What was sent, is not in the view any more, and is served on until the client has a replacement.
+    kept: BTreeMap<String, Entry>,
     last: Option<LastResponse>,
     names_changed: bool,
     view_changed: bool,
@@ -179,6 +267,16 @@ impl Subscription {
         }
     }
 
+    fn settle_last_response(&mut self, answer: Answer) {
+        if let Some(last) = &mut self.last {
+            last.answer = Some(answer);
+        }
+    }
+
+    fn awaits_answer(&self) -> bool {
+        self.last.as_ref().is_some_and(|last| last.answer.is_none())
+    }
+
     fn read_names(&mut self, type_url: &TypeUrl, names: &[String]) -> Wanted {
         let knows_wildcard = type_url.is_state_of_the_world();
         self.ever_named |= !names.is_empty();
@@ -196,6 +294,7 @@ impl Subscription {
         self.wanted = wanted;
         // Who unsubscribes and subscribes again must be sent the resource again (P-43).
         self.sent.retain(|name, _| self.wanted.contains(name));
+        self.kept.retain(|name, _| self.wanted.contains(name));
         self.names_changed = true;
     }
 
@@ -209,20 +308,25 @@ impl Subscription {
 
     fn has_news(&self, content: &TypeView, is_full: bool) -> bool {
         let unanswered = is_full && self.last.is_none() && !self.wanted.is_empty();
-        let removed = || is_full && self.sent.keys().any(|name| !content.resources.contains_key(name));
+        let removed = || is_full && self.sent.keys().any(|name| !self.is_served(name, content));
         unanswered || self.wanted.in_view(content).any(|(name, entry)| self.is_new(name, entry)) || removed()
     }
 
     fn respond(&mut self, type_url: TypeUrl, content: &TypeView, is_full: bool, nonce: String) -> Response {
+        let version = if content.version.is_empty() { NO_VERSION } else { &content.version };
         let mut message = DiscoveryResponse {
-            version_info: if content.version.is_empty() { NO_VERSION.to_owned() } else { content.version.clone() },
+            // Not the version of the view while there is more in it than in the view.
+            version_info: match self.kept.len() {
+                0 => version.to_owned(),
+                kept => format!("{version}+{kept}"),
+            },
             type_url: type_url.as_str().to_owned(),
             nonce: nonce.clone(),
             control_plane: Some(ServerIdentity { identifier: IDENTITY.to_owned() }),
             ..DiscoveryResponse::default()
         };
         let mut names = Vec::new();
-        for (name, entry) in self.wanted.in_view(content) {
+        for (name, entry) in self.wanted.in_view(content).chain(&self.kept) {
             let rejected = self.view_changed && self.sent.get(name).is_some_and(|delivery| delivery.rejected);
             let due = rejected || self.is_new(name, entry);
             match &entry.body {
@@ -240,12 +344,17 @@ impl Subscription {
             }
             names.push((name.clone(), Delivery { stamp: entry.stamp, rejected: false }));
         }
-        self.sent.retain(|name, _| content.resources.contains_key(name));
+        let kept = &self.kept;
+        self.sent.retain(|name, _| content.resources.contains_key(name) || kept.contains_key(name));
         self.sent.extend(names.iter().cloned());
         let names: Vec<String> = names.into_iter().map(|(name, _)| name).collect();
-        self.last = Some(LastResponse { nonce, names: names.clone() });
+        self.last = Some(LastResponse { nonce, names: names.clone(), answer: None });
         self.settle();
         Response { type_url, names, message }
+    }
+
+    fn is_served(&self, name: &str, content: &TypeView) -> bool {
+        content.resources.contains_key(name) || self.kept.contains_key(name)
     }
 
     fn is_new(&self, name: &str, entry: &Entry) -> bool {
@@ -287,7 +396,19 @@ struct Delivery {
 struct LastResponse {
     nonce: String,
     names: Vec<String>,
+    /// What the client said to it, if it did.
+    answer: Option<Answer>,
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Accepted,
+    /// Rejected, or not answered in time.
+    Refused,
+}
+
+/// The types whose resources say which clusters are used.
+const ROUTING: [TypeUrl; 2] = [TypeUrl::LISTENER, TypeUrl::ROUTE];
 
 const WILDCARD: &str = "*";
 /// The version of a type that was never in a snapshot.

@@ -275,6 +275,8 @@ impl Call<'_> {
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };
         let answer = sender.try_send_request(attempt);
+        // A request that meets the end of its connection may stay in the queue until all senders are gone.
+        drop(sender);
         let mut timer = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
         let outcome = tokio::select! {
             biased;

@@ -154,7 +154,9 @@ async fn handshake<B: Outgoing>(
     ends: Ends,
 ) -> Result<Established<B>, ConnectError> {
     let (greeted, greeting) = oneshot::channel();
-    let io = Io(TokioIo::new(Greeting { stream, header: [0; FRAME_HEADER], seen: 0, greeted: Some(greeted) }));
+    let transport =
+        Transport { stream, header: [0; FRAME_HEADER], seen: 0, greeted: Some(greeted), write_failed: false };
+    let io = Io(TokioIo::new(transport));
     let mut builder = http2::Builder::new(Executor);
     builder
         .timer(TokioTimer::new())
@@ -201,14 +203,21 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Executo
 }
 
 /// The transport of a [`Driver`].
-pub(crate) struct Io(TokioIo<Greeting>);
+pub(crate) struct Io(TokioIo<Transport>);
 
-/// Watches the first frame header that the peer sends: it must be SETTINGS on stream 0.
-struct Greeting {
+/// The bytes of a connection.
+///
+/// Watches the first frame header that the peer sends: it must be SETTINGS on stream 0. And reads to the end what a
+/// peer that has closed the connection said before. A server that drains says last which requests it did not process
+/// (GOAWAY), then closes; a request that meets the closed socket fails to be written, and h2 would give up there, with
+/// the last word unread. So writing never fails here: what cannot be written is thrown away, and the end comes when
+/// there is nothing left to read, which follows at once, as only a connection that is gone refuses bytes.
+struct Transport {
     stream: Box<dyn Stream>,
     header: [u8; FRAME_HEADER],
     seen: usize,
     greeted: Option<oneshot::Sender<FirstWord>>,
+    write_failed: bool,
 }
 
 /// What a peer says first.
@@ -253,9 +262,21 @@ impl fmt::Display for Address {
     }
 }
 
-// === impl Greeting ===
+// === impl Transport ===
 
-impl AsyncRead for Greeting {
+impl Transport {
+    /// The outcome of writing `len` bytes, or of pretending to.
+    fn written(&mut self, polled: Poll<io::Result<usize>>, len: usize) -> Poll<io::Result<usize>> {
+        polled.map(|outcome| {
+            outcome.or_else(|_| {
+                self.write_failed = true;
+                Ok(len)
+            })
+        })
+    }
+}
+
+impl AsyncRead for Transport {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
@@ -284,9 +305,13 @@ impl AsyncRead for Greeting {
     }
 }
 
-impl AsyncWrite for Greeting {
+impl AsyncWrite for Transport {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        if self.write_failed {
+            return Poll::Ready(Ok(buf.len()));
+        }
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.written(polled, buf.len())
     }
 
     fn poll_write_vectored(
@@ -294,7 +319,12 @@ impl AsyncWrite for Greeting {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        if self.write_failed {
+            return Poll::Ready(Ok(len));
+        }
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.written(polled, len)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -302,7 +332,8 @@ impl AsyncWrite for Greeting {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        self.written(polled.map_ok(|()| 0), 0).map_ok(drop)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -353,3 +384,83 @@ const FRAME_HEADER: usize = 9;
 /// HTTP/2's own 64 KiB windows throttle any link with latency.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::task::Waker;
+
+    use tonic::body::Body;
+
+    use super::*;
+    use crate::failure;
+
+    #[tokio::test]
+    async fn what_a_peer_said_before_it_closed_is_read_though_writing_fails() {
+        let peer = Peer::default();
+        let address = Address::Tcp(([127, 0, 0, 1], 1).into());
+        let ends = Ends { local: None, security: None };
+        let connection = handshake::<Body>(Box::new(peer.clone()), &address, None, ends).await;
+        let Ok(Established { mut sender, driver, .. }) = connection else { panic!("the peer said SETTINGS") };
+        peer.0.lock().unwrap().closed = true;
+        let request = http::Request::post("http://peer/").body(Body::empty()).unwrap();
+        let (error, ended) = tokio::join!(sender.try_send_request(request), driver);
+        let error = error.unwrap_err().into_error();
+        assert!(failure::is_refusal(&error), "A6: the peer said that it did not process the request: {error:?}");
+        ended.unwrap();
+    }
+
+    /// Says SETTINGS. After it has closed it takes no more bytes, and whoever has noticed reads a GOAWAY and the end:
+    /// the order of things that a busy machine brings about.
+    #[derive(Clone, Default)]
+    struct Peer(Arc<Mutex<PeerState>>);
+
+    #[derive(Default)]
+    struct PeerState {
+        closed: bool,
+        noticed: bool,
+        said: usize,
+        reader: Option<Waker>,
+    }
+
+    impl AsyncRead for Peer {
+        fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            // Type 4 is SETTINGS. Type 7 is GOAWAY: no stream was processed, no error.
+            const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+            const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            let mut state = self.0.lock().unwrap();
+            state.said += 1;
+            match state.said {
+                1 => buf.put_slice(&SETTINGS),
+                _ if !state.noticed => {
+                    state.said -= 1;
+                    state.reader = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                2 => buf.put_slice(&GOAWAY),
+                _ => {}
+            }
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Peer {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            let mut state = self.0.lock().unwrap();
+            if !state.closed {
+                return Poll::Ready(Ok(buf.len()));
+            }
+            state.noticed = true;
+            state.reader.take().into_iter().for_each(Waker::wake);
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+}

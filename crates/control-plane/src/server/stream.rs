@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -34,6 +35,8 @@ pub(super) struct Stream {
     sent: u64,
     /// When delayed types may be sent.
     due: BTreeMap<TypeUrl, Instant>,
+    /// Until when the protocol may wait for the client.
+    patience: Option<Instant>,
 }
 
 /// What a stream waits for.
@@ -42,6 +45,7 @@ enum Happened {
     Room,
     NewView,
     Command(Command),
+    OutOfPatience,
     Wakeup,
 }
 
@@ -74,6 +78,7 @@ impl Stream {
             staged: VecDeque::new(),
             sent: 0,
             due: BTreeMap::new(),
+            patience: None,
             shared,
         }
     }
@@ -101,6 +106,7 @@ impl Stream {
             return Some(end);
         }
         self.stage();
+        self.wait_in_patience();
         // While something waits for room nothing else can be sent, due or not: to wake up for it would be a busy loop.
         let next_due = self.due.values().min().copied().filter(|_| self.staged.is_empty());
         let happened = tokio::select! {
@@ -111,6 +117,7 @@ impl Stream {
             Ok(()) = self.life.changed() => Happened::Wakeup,
             Some(command) = self.commands.recv() => Happened::Command(command),
             () = sleep_until(next_due) => Happened::Wakeup,
+            () = sleep_until(self.patience) => Happened::OutOfPatience,
             () = self.responses.closed() => return Some(End::Silent),
         };
         match happened {
@@ -124,6 +131,10 @@ impl Stream {
             Happened::Command(Command::Send(message)) => {
                 let type_url = TypeUrl::from(message.type_url.as_str());
                 self.staged.push_back(sotw::Response { type_url, names: Vec::new(), message });
+            }
+            Happened::OutOfPatience => {
+                self.patience = None;
+                self.protocol.give_up_waiting();
             }
             Happened::Wakeup => {}
         }
@@ -185,6 +196,14 @@ impl Stream {
         self.staged.extend(response);
     }
 
+    /// Bounds the time for which the protocol waits for the client, from the moment at which it began to.
+    fn wait_in_patience(&mut self) {
+        self.patience = match self.protocol.is_waiting() {
+            true => self.patience.or_else(|| Some(Instant::now() + PATIENCE)),
+            false => None,
+        };
+    }
+
     /// Sends what was staged first; there is room for it.
     fn send(&mut self) {
         let Some(sotw::Response { type_url, names, message }) = self.staged.pop_front() else { return };
@@ -242,3 +261,6 @@ async fn sleep_until(deadline: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+/// Clients answer at once; one that takes longer than this may have to do without the safe order.
+const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,4 +1,5 @@
 use envoy_types::pb::envoy::config::core::v3::Node;
+use envoy_types::pb::envoy::config::listener::v3::Listener;
 use envoy_types::pb::envoy::service::discovery::v3::Resource as Wrapper;
 use prost::Message;
 use tonic::Code;
@@ -124,6 +125,108 @@ fn a_deleted_cluster_is_absent_from_the_next_response_and_deleted_endpoints_are_
     peer.set(Snapshot::builder());
     assert!(peer.response().names.is_empty());
     peer.is_quiet();
+}
+
+#[test]
+fn a_cluster_that_new_routes_replace_goes_when_its_client_names_it_no_more() {
+    // P-91. Told of the cluster before the routes, a client fails the RPCs that still take the old ones.
+    let mut peer = Peer::routed_to_a();
+    peer.set(routes_to("b"));
+    let listener = peer.response();
+    assert_eq!(listener.type_url, TypeUrl::LISTENER);
+    peer.answer(TypeUrl::LISTENER, ["l"], &listener);
+    peer.is_quiet();
+    peer.request(TypeUrl::CLUSTER, ["a", "b"]);
+    let both = peer.response();
+    assert_eq!(both.names, ["b", "a"]);
+    assert_eq!(both.message.version_info, "2+1", "one more than in version 2");
+    assert!(peer.stream.is_waiting());
+    peer.answer(TypeUrl::CLUSTER, ["b"], &both);
+    assert!(!peer.stream.is_waiting());
+    peer.is_quiet();
+}
+
+#[test]
+fn who_takes_every_cluster_loses_one_when_it_accepted_the_routes_without_it() {
+    // P-91: Envoy.
+    let mut peer = Peer::with_every_cluster();
+    peer.set(routes_to("b"));
+    let both = peer.response();
+    assert_eq!((&both.type_url, both.names.as_slice()), (&TypeUrl::CLUSTER, &["b".to_owned(), "a".to_owned()][..]));
+    peer.is_quiet();
+    assert!(peer.stream.is_waiting(), "routes wait for the clusters");
+    peer.answer(TypeUrl::CLUSTER, [], &both);
+    let listener = peer.response();
+    assert_eq!(listener.type_url, TypeUrl::LISTENER);
+    peer.is_quiet();
+    assert!(peer.stream.is_waiting(), "the old cluster waits for the routes");
+    peer.answer(TypeUrl::LISTENER, [], &listener);
+    let response = peer.response();
+    assert_eq!((response.names, &*response.message.version_info), (vec!["b".to_owned()], "2"));
+    assert!(!peer.stream.is_waiting());
+}
+
+#[test]
+fn new_routes_wait_until_the_endpoints_of_new_clusters_are_there() {
+    // P-91, P-92: a cluster without endpoints is not warm.
+    let mut peer = Peer::with_every_cluster();
+    peer.set(routes_to("b").endpoints(resources::endpoints("b", ["h:1"])));
+    let clusters = peer.response();
+    peer.request(TypeUrl::ENDPOINTS, ["b"]);
+    peer.answer(TypeUrl::CLUSTER, [], &clusters);
+    let endpoints = peer.response();
+    assert_eq!(endpoints.type_url, TypeUrl::ENDPOINTS);
+    peer.is_quiet();
+    peer.answer(TypeUrl::ENDPOINTS, ["b"], &endpoints);
+    assert_eq!(peer.response().type_url, TypeUrl::LISTENER);
+}
+
+#[test]
+fn who_rejects_the_new_routes_keeps_the_old_cluster_for_a_while() {
+    let mut peer = Peer::with_every_cluster();
+    peer.set(routes_to("b"));
+    let both = peer.response();
+    peer.answer(TypeUrl::CLUSTER, [], &both);
+    let listener = peer.response();
+    peer.reject(TypeUrl::LISTENER, [], &listener);
+    peer.is_quiet();
+    peer.stream.give_up_waiting();
+    assert_eq!(peer.response().names, ["b"]);
+    assert!(!peer.stream.is_waiting());
+}
+
+#[test]
+fn who_answers_nothing_is_sent_everything_in_the_end() {
+    let mut peer = Peer::with_every_cluster();
+    peer.set(routes_to("b"));
+    peer.response();
+    peer.is_quiet();
+    peer.stream.give_up_waiting();
+    assert_eq!(peer.response().type_url, TypeUrl::LISTENER);
+    peer.is_quiet();
+    peer.stream.give_up_waiting();
+    let response = peer.response();
+    assert_eq!((response.type_url, response.names), (TypeUrl::CLUSTER, vec!["b".to_owned()]));
+    assert!(!peer.stream.is_waiting());
+}
+
+#[test]
+fn a_cluster_that_goes_while_the_routes_stay_is_gone_at_once() {
+    let mut peer = Peer::routed_to_a();
+    peer.set(Snapshot::builder().listener(routed_listener("a")));
+    assert!(!peer.stream.is_waiting());
+    assert!(peer.response().names.is_empty());
+}
+
+#[test]
+fn a_cluster_that_comes_back_meanwhile_is_the_new_one() {
+    let mut peer = Peer::routed_to_a();
+    peer.set(routes_to("b"));
+    assert!(peer.stream.is_waiting());
+    peer.set(routes_to("a").cluster(resources::logical_dns_cluster("a", "h:1")));
+    assert!(!peer.stream.is_waiting());
+    let response = peer.response();
+    assert_eq!((response.type_url, &*response.message.version_info), (TypeUrl::CLUSTER, "3"));
 }
 
 #[test]
@@ -321,6 +424,30 @@ impl Peer {
         peer
     }
 
+    /// A client that has listener `l` and its cluster `a`, named.
+    fn routed_to_a() -> Self {
+        Self::settled([("l", TypeUrl::LISTENER), ("a", TypeUrl::CLUSTER)].map(|(name, kind)| (kind, vec![name])))
+    }
+
+    /// A client that has listener `l` and its cluster `a`, and takes whatever there is of both types.
+    fn with_every_cluster() -> Self {
+        Self::settled([TypeUrl::CLUSTER, TypeUrl::LISTENER].map(|kind| (kind, Vec::new())))
+    }
+
+    fn settled(subscriptions: [(TypeUrl, Vec<&str>); 2]) -> Self {
+        let mut peer = Self::serving(routes_to("a"));
+        for (type_url, names) in subscriptions {
+            let names = names.into_iter().map(str::to_owned).collect();
+            let subscribe = DiscoveryRequest { resource_names: names, ..request(type_url, [], "") };
+            peer.stream.handle_request(&subscribe).unwrap();
+            let response_nonce = peer.response().message.nonce;
+            let ack = DiscoveryRequest { response_nonce, ..subscribe };
+            assert_eq!(peer.stream.handle_request(&ack), Ok(RequestKind::Ack));
+        }
+        peer.is_quiet();
+        peer
+    }
+
     fn set(&mut self, snapshot: SnapshotBuilder) {
         self.stamp += 1;
         let previous = self.view.take().unwrap_or_default();
@@ -367,6 +494,15 @@ fn request<const N: usize>(type_url: TypeUrl, names: [&str; N], nonce: &str) -> 
 
 fn clusters<const N: usize>(names: [&str; N]) -> SnapshotBuilder {
     names.into_iter().map(resources::eds_cluster).fold(Snapshot::builder(), SnapshotBuilder::cluster)
+}
+
+/// Listener `l` and the one cluster to which it routes.
+fn routes_to(cluster: &str) -> SnapshotBuilder {
+    clusters([cluster]).listener(routed_listener(cluster))
+}
+
+fn routed_listener(cluster: &str) -> Listener {
+    resources::listener("l", resources::route("r", cluster))
 }
 
 fn unwrap(response: &Response) -> (String, TypeUrl) {

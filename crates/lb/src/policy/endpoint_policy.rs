@@ -11,83 +11,77 @@ use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
 use crate::tree::Subchannel;
 
-/// The policy of a cluster, or the one below wrr_locality.
+/// The policy of a cluster, or the one below another.
 pub(crate) type EndpointPolicy = Switch<EndpointKind>;
 
-/// The kinds there are. A policy that is parsed but not written yet serves as round_robin.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum EndpointKind {
-    WrrLocality(WeightedTarget),
-    RoundRobin(RoundRobin),
-    PickFirst(PickFirstPolicy),
+/// One line per policy: its name, its type, and which configurations are for it. The last takes what is left: a policy
+/// that is parsed but not written yet serves as round_robin.
+macro_rules! endpoint_kinds {
+    ($($name:ident($policy:ty) for $config:pat),+ $(,)?) => {
+        /// The kinds there are.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub(crate) enum EndpointKind {
+            $($name($policy),)+
+        }
+
+        impl Kind for EndpointKind {
+            fn fits(&self, config: &PriorityConfig) -> bool {
+                match config.lb_policy {
+                    $($config => matches!(self, Self::$name(_)),)+
+                }
+            }
+        }
+
+        impl Policy for EndpointKind {
+            type Config = PriorityConfig;
+
+            fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
+                match config.lb_policy {
+                    $($config => Self::$name(<$policy>::new(cx, config)),)+
+                }
+            }
+
+            fn update(&mut self, cx: &mut Cx<'_>, config: &PriorityConfig) {
+                match self {
+                    $(Self::$name(policy) => policy.update(cx, config),)+
+                }
+            }
+
+            fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+                match self {
+                    $(Self::$name(policy) => policy.handle(cx, event),)+
+                }
+            }
+
+            fn exit_idle(&mut self, cx: &mut Cx<'_>) {
+                match self {
+                    $(Self::$name(policy) => policy.exit_idle(cx),)+
+                }
+            }
+
+            fn shut_down(&mut self, cx: &mut Cx<'_>) {
+                match self {
+                    $(Self::$name(policy) => policy.shut_down(cx),)+
+                }
+            }
+
+            fn state(&self) -> State {
+                match self {
+                    $(Self::$name(policy) => policy.state(),)+
+                }
+            }
+
+            fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+                match self {
+                    $(Self::$name(policy) => policy.picker(pool, handles),)+
+                }
+            }
+        }
+    };
 }
 
-impl Kind for EndpointKind {
-    fn fits(&self, config: &PriorityConfig) -> bool {
-        match config.lb_policy {
-            LbPolicy::WrrLocality(_) => matches!(self, Self::WrrLocality(_)),
-            LbPolicy::PickFirst { .. } => matches!(self, Self::PickFirst(_)),
-            LbPolicy::RoundRobin | _ => matches!(self, Self::RoundRobin(_)),
-        }
-    }
-}
-
-impl Policy for EndpointKind {
-    type Config = PriorityConfig;
-
-    fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
-        match config.lb_policy {
-            LbPolicy::WrrLocality(_) => Self::WrrLocality(WeightedTarget::new(cx, config)),
-            LbPolicy::PickFirst { .. } => Self::PickFirst(PickFirstPolicy::new(cx, config)),
-            LbPolicy::RoundRobin | _ => Self::RoundRobin(RoundRobin::new(cx, config)),
-        }
-    }
-
-    fn update(&mut self, cx: &mut Cx<'_>, config: &PriorityConfig) {
-        match self {
-            Self::WrrLocality(policy) => policy.update(cx, config),
-            Self::RoundRobin(policy) => policy.update(cx, config),
-            Self::PickFirst(policy) => policy.update(cx, config),
-        }
-    }
-
-    fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
-        match self {
-            Self::WrrLocality(policy) => policy.handle(cx, event),
-            Self::RoundRobin(policy) => policy.handle(cx, event),
-            Self::PickFirst(policy) => policy.handle(cx, event),
-        }
-    }
-
-    fn exit_idle(&mut self, cx: &mut Cx<'_>) {
-        match self {
-            Self::WrrLocality(policy) => policy.exit_idle(cx),
-            Self::RoundRobin(policy) => policy.exit_idle(cx),
-            Self::PickFirst(policy) => policy.exit_idle(cx),
-        }
-    }
-
-    fn shut_down(&mut self, cx: &mut Cx<'_>) {
-        match self {
-            Self::WrrLocality(policy) => policy.shut_down(cx),
-            Self::RoundRobin(policy) => policy.shut_down(cx),
-            Self::PickFirst(policy) => policy.shut_down(cx),
-        }
-    }
-
-    fn state(&self) -> State {
-        match self {
-            Self::WrrLocality(policy) => policy.state(),
-            Self::RoundRobin(policy) => policy.state(),
-            Self::PickFirst(policy) => policy.state(),
-        }
-    }
-
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
-        match self {
-            Self::WrrLocality(policy) => policy.picker(pool, handles),
-            Self::RoundRobin(policy) => policy.picker(pool, handles),
-            Self::PickFirst(policy) => policy.picker(pool, handles),
-        }
-    }
+endpoint_kinds! {
+    WrrLocality(WeightedTarget) for LbPolicy::WrrLocality(_),
+    PickFirst(PickFirstPolicy) for LbPolicy::PickFirst { .. },
+    RoundRobin(RoundRobin) for LbPolicy::RoundRobin | _,
 }

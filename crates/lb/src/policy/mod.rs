@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The policy of the cluster is wrr_locality → weighted_target → round_robin, or any part of that,
-//! or pick_first. round_robin has one pick_first machine per endpoint.
+//! or another one in the place of round_robin. All but pick_first itself have one pick_first machine per endpoint.
 
 use std::fmt;
 use std::hash::Hash;
@@ -31,6 +31,7 @@ mod cluster_impl;
 mod endpoint_policy;
 mod pick_first;
 mod priority;
+mod roster;
 mod round_robin;
 mod switch;
 mod weighted_target;

@@ -74,6 +74,11 @@ impl PickFirst {
         Self { owner, lazy: false, candidates: Box::default(), phase, failing: false, last_failed: 0 }
     }
 
+    /// One that connects only when woken, at first and whenever its connection is lost.
+    pub(crate) fn idle(owner: Owner) -> Self {
+        Self { lazy: true, phase: Phase::Idle, ..Self::new(owner) }
+    }
+
     /// Takes in a list of addresses, none of them twice.
     pub(crate) fn update(&mut self, cx: &mut Cx<'_>, specs: Vec<Arc<SubchannelSpec>>) {
         if !specs.is_empty() && specs.iter().eq(self.candidates.iter().map(|c| &c.spec)) {

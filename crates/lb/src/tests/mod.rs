@@ -4,6 +4,8 @@ mod cds;
 mod cluster_impl;
 mod cluster_manager;
 mod decisions;
+mod distribution;
+mod peers;
 mod pick_first;
 mod random_walk;
 mod round_robin;

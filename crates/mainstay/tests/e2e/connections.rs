@@ -1,11 +1,12 @@
 //! Connections to endpoints: shared, drained, killed, brought back.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mainstay::Channel;
-use mainstay_control_plane::{Snapshot, TypeUrl, resources};
+use mainstay_control_plane::{Event, RequestKind, Snapshot, TypeUrl, resources};
 use mainstay_testservice::Backend;
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
@@ -60,6 +61,27 @@ async fn channels_with_other_settings_have_connections_of_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn backends_that_drain_one_after_the_other_fail_no_call() {
+    let [mut one, mut two] = backends(["one", "two"]).await;
+    let server = control_plane(service(&[&one, &two])).await;
+    let mut client = client(&[&server]);
+    until_answered_by(&mut client, "one").await;
+    until_answered_by(&mut client, "two").await;
+    let load = Load::start(&client, 16);
+    for _ in 0..3 {
+        for backend in [&mut one, &mut two] {
+            backend.stop_gracefully().await;
+            backend.restart().await.unwrap();
+            until_answered_by(&mut client, backend.id()).await;
+        }
+    }
+    for outcome in load.stop().await {
+        assert_eq!(outcome.failures, Vec::<String>::new());
+        assert!(outcome.calls > 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_calls_in_flight_fail_when_a_backend_is_killed() {
     let [mut one, two] = backends(["one", "two"]).await;
     let server = control_plane(service(&[&one, &two])).await;
@@ -105,15 +127,23 @@ async fn a_route_moves_to_a_new_cluster_when_that_is_connected() {
         snapshot.insert(resources::endpoints("other", [silent.local_addr().unwrap()]));
         snapshot.insert(resources::route("service", "other"));
     });
-    // Both channels have heard of the new cluster when the one that switches at once waits for it.
-    events.answer(TypeUrl::ENDPOINTS).await.unwrap();
-    events.answer(TypeUrl::ENDPOINTS).await.unwrap();
-    let waiting = loop {
-        match call_within(&mut at_once, Duration::from_millis(100)).await {
-            Ok(from) => assert_eq!(from, "one"),
-            Err(status) => break status,
+    // Both channels have it: what is acknowledged is in force.
+    let mut sent = BTreeSet::new();
+    let mut acked = 0;
+    while acked < 2 {
+        match events.next().await.unwrap() {
+            Event::ResponseSent(response) if response.type_url == TypeUrl::ENDPOINTS => {
+                sent.insert((response.stream, response.nonce));
+            }
+            // Only the nonce tells the answer to a response from a request for other names.
+            Event::Request(request) if sent.remove(&(request.stream, request.nonce.clone())) => {
+                assert_eq!((request.type_url, request.kind), (TypeUrl::ENDPOINTS, RequestKind::Ack));
+                acked += 1;
+            }
+            _ => {}
         }
-    };
+    }
+    let waiting = call_within(&mut at_once, Duration::from_millis(100)).await.unwrap_err();
     assert_eq!(waiting.code(), Code::DeadlineExceeded, "off: calls wait for the new cluster");
     assert_eq!(call(&mut client).await.unwrap(), "one", "on: they go where they went");
     server.control_plane().update(|snapshot| snapshot.insert(resources::endpoints("other", [two.addr()])));
