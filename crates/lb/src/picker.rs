@@ -8,6 +8,7 @@ use mainstay_xds::Choose;
 use mainstay_xds::resource::endpoint::DropCategory;
 
 use crate::breaker::Counter;
+use crate::calls::CallCounter;
 use crate::listeners::Listeners;
 use crate::snapshot::{Outlook, Wake};
 use crate::tree::Subchannel;
@@ -36,6 +37,8 @@ pub(crate) enum Picker<S> {
 pub(crate) struct Ready<S> {
     pub(crate) subchannel: S,
     pub(crate) hostname: Option<Arc<str>>,
+    /// Counts its RPCs for outlier detection.
+    pub(crate) counter: Option<Arc<CallCounter>>,
 }
 
 /// Connections in turn.
@@ -202,7 +205,9 @@ impl<S: Subchannel> ClusterPicker<S> {
         match self.child.pick(args) {
             // Counted only now, so that RPCs that wait take no place; and so asked again.
             Pick::Send(ready, listeners) => match self.counter.try_acquire(self.max_requests) {
-                Some(in_flight) => Pick::Send(ready, listeners.with_place(in_flight)),
+                Some(in_flight) => {
+                    Pick::Send(ready, listeners.with_place(in_flight).with_counter(ready.counter.as_ref()))
+                }
                 None => self.break_circuit(),
             },
             Pick::Wait(reason) => Pick::Wait(Reason { cluster: Some(self), ..reason }),

@@ -27,7 +27,8 @@ use mainstay_xds::resource::route::{
 use mainstay_xds::{Choose, Time};
 
 use crate::{
-    Connectivity, Context, Counter, Decision, Host, Rpc, Snapshot, Subchannel, SubchannelId, SubchannelSpec, Tree,
+    Connectivity, Context, Counter, Decision, Ending, Host, Rpc, Snapshot, Subchannel, SubchannelId, SubchannelSpec,
+    Tree,
 };
 
 /// A tree and everything around it.
@@ -157,7 +158,34 @@ impl World {
             }
             Decision::Fail(failure) => format!("fail {}: {}", failure.code, failure.message),
             Decision::Drop(failure) => format!("drop {}: {}", failure.code, failure.message),
+            Decision::Inject(effects) => format!("inject {effects:?}"),
         }
+    }
+
+    /// Sends `n` RPCs that end with the code that `code` says for the port. The ports.
+    pub(crate) fn calls(&mut self, n: usize, mut code: impl FnMut(u16) -> u8) -> Vec<u16> {
+        let (snapshot, headers) = (Arc::clone(&self.snapshot), HeaderMap::new());
+        let mut call = || match snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut self.script) {
+            Decision::Send(to) => {
+                to.listeners.end(Ending { code: code(to.subchannel.port), trailers: None });
+                to.subchannel.port
+            }
+            other => panic!("not sent: {other:?}"),
+        };
+        (0..n).map(|_| call()).collect()
+    }
+
+    /// The ports that `n` RPCs would go to; they are not counted.
+    pub(crate) fn look(&mut self, n: usize) -> Vec<u16> {
+        let (snapshot, headers) = (Arc::clone(&self.snapshot), HeaderMap::new());
+        let mut look = || match snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut self.script) {
+            Decision::Send(to) => {
+                to.listeners.withdraw();
+                to.subchannel.port
+            }
+            other => panic!("not sent: {other:?}"),
+        };
+        (0..n).map(|_| look()).collect()
     }
 
     /// `send`, `wait`, `fail` or `drop`.

@@ -24,6 +24,8 @@ pub(crate) enum TimerKind {
     Failover,
     /// priority lets go of a child that is not in use (L-68).
     Deactivation,
+    /// outlier_detection judges its endpoints (L-77).
+    Interval,
 }
 
 /// A deadline's purpose.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mainstay_xds::deps::{ClusterChildren, ClusterResult, XdsConfig};
 
-use super::cluster_impl::ClusterImpl;
+use super::outlier_detection::OutlierDetection;
 use super::priority::{ChildConfig, Priority};
 use super::switch::{Kind, Switch};
 use super::{Cx, Event, Policy, State};
@@ -44,7 +44,7 @@ enum CdsKind {
 /// A leaf cluster, or why it cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Leaf {
-    Works(ClusterImpl),
+    Works(OutlierDetection),
     Broken(String),
 }
 
@@ -180,7 +180,7 @@ impl Policy for Leaf {
     fn new(cx: &mut Cx<'_>, config: &LeafConfig) -> Self {
         match &config.entry {
             Some(Ok(cluster)) => match &cluster.children {
-                ClusterChildren::Endpoints(_) => Self::Works(ClusterImpl::new(cx, cluster)),
+                ClusterChildren::Endpoints(_) => Self::Works(OutlierDetection::new(cx, cluster)),
                 ClusterChildren::Aggregate(_) => {
                     Self::Broken(format!("leaf cluster {:?} is itself an aggregate", config.name))
                 }

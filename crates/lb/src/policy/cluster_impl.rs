@@ -8,6 +8,7 @@ use mainstay_xds::resource::endpoint::{DropCategory, EndpointCollection, Endpoin
 
 use super::child_names::ChildNames;
 use super::endpoint_policy::EndpointPolicy;
+use super::outlier_detection;
 use super::priority::{ChildConfig, Priority};
 use super::{Cx, Event, LocalityConfig, Policy, PriorityConfig, State};
 use crate::breaker::Counter;
@@ -87,9 +88,10 @@ fn children(config: &ClusterConfig, names: &mut ChildNames) -> Vec<ChildConfig<P
     let numbers = names.assign(&priorities);
     // Fresh DNS answers do nothing for endpoints that come from EDS (L-72).
     let ignore_reresolution = matches!(config.cluster.kind, ClusterKind::Eds { .. });
+    let counted = outlier_detection::settings(config).is_some();
     let child = |(number, localities)| ChildConfig {
         number,
-        config: PriorityConfig { lb_policy: config.cluster.lb_policy.clone(), localities },
+        config: PriorityConfig { lb_policy: config.cluster.lb_policy.clone(), localities, counted },
         ignore_reresolution,
     };
     numbers.into_iter().zip(priorities).map(child).collect()

@@ -5,6 +5,7 @@ mod cluster_impl;
 mod cluster_manager;
 mod decisions;
 mod distribution;
+mod outlier_detection;
 mod peers;
 mod pick_first;
 mod random_walk;

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use mainstay_xds::deps::ClusterConfig;
+use mainstay_xds::resource::cluster::{FailurePercentageEjection, OutlierDetection};
 use mainstay_xds::resource::lb_policy::LbPolicy;
 use proptest::prelude::*;
 
-use crate::testbed::{World, aggregate, config, dns, eds, routed, with_policy};
+use crate::testbed::{World, aggregate, config, dns, edit_cluster, eds, routed, with_policy};
 
 /// Something that happens.
 #[derive(Clone, Debug)]
@@ -76,6 +77,8 @@ fn configurations() -> Vec<Vec<ClusterConfig>> {
     vec![
         vec![eds("c", "a=1,2")],
         vec![eds("c", "a=1,2 b=3|c=4")],
+        vec![detecting(eds("c", "a=1,2 b=3|c=4"))],
+        vec![detecting(eds("c", "a=1|b=3+4"))],
         vec![eds("c", "c=4|a=1 b=3")],
         vec![eds("c", "b=3+4,5|a=1+2")],
         vec![eds("c", "")],
@@ -84,4 +87,20 @@ fn configurations() -> Vec<Vec<ClusterConfig>> {
         vec![aggregate("c", &["x", "y"]), eds("x", "a=1|b=2"), dns("y", "a=3,4")],
         vec![aggregate("c", &["y", "x"]), eds("x", "a=1|b=2"), dns("y", "a=5")],
     ]
+}
+
+/// Every RPC that the walk makes is cancelled, so every endpoint that is used is ejected sooner or later.
+fn detecting(cluster: ClusterConfig) -> ClusterConfig {
+    let failure_percentage =
+        FailurePercentageEjection { threshold: 10, enforcement: 50, minimum_hosts: 1, request_volume: 1 };
+    edit_cluster(cluster, |cluster| {
+        cluster.outlier_detection = Some(OutlierDetection {
+            interval: Duration::from_secs(10),
+            base_ejection_time: Duration::from_secs(30),
+            max_ejection_time: Duration::from_secs(300),
+            max_ejection_percent: 100,
+            success_rate: None,
+            failure_percentage: Some(failure_percentage),
+        });
+    })
 }
