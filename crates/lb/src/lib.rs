@@ -12,6 +12,7 @@
 mod breaker;
 mod calls;
 mod channel;
+mod filters;
 mod listeners;
 mod picker;
 mod policy;
@@ -28,6 +29,7 @@ mod tree;
 
 pub use breaker::{Counter, InFlight};
 pub use channel::{Action, ChannelCore, Input};
+pub use filters::{Effect, Injected};
 pub use listeners::{Ending, Listeners};
 pub use retry::{PushBack, Retry};
 pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot, Wake};

@@ -7,6 +7,7 @@ use http::HeaderMap;
 use mainstay_xds::Choose;
 use mainstay_xds::resource::route::{ForwardAction, RetryPolicy, RouteAction};
 
+use crate::filters::{Filters, Injected};
 use crate::listeners::Listeners;
 use crate::picker::{Pick, PickArgs, Picker, Reason};
 use crate::routing::RouteTable;
@@ -56,6 +57,8 @@ pub struct Rpc<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chosen {
     route: Option<Arc<ChosenRoute>>,
+    /// Whether the filters of the route have had their turn: they have only one, whatever becomes of the RPC.
+    filtered: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +81,8 @@ pub enum Decision<'a, S: Subchannel> {
     Fail(Failure),
     /// Fail it in any case; never try it again (L-50).
     Drop(Failure),
+    /// Do this to it first, in order, then decide again.
+    Inject(Vec<Injected>),
 }
 
 /// Where an RPC goes.
@@ -138,6 +143,17 @@ impl Chosen {
     }
 }
 
+impl ChosenRoute {
+    fn new(cluster: &Arc<str>, limit: Option<Duration>, forward: &ForwardAction) -> Arc<Self> {
+        Arc::new(Self {
+            cluster: Arc::clone(cluster),
+            limit,
+            auto_host_rewrite: forward.auto_host_rewrite,
+            retry: forward.retry.clone(),
+        })
+    }
+}
+
 impl<S: Subchannel> Snapshot<S> {
     /// A snapshot without configuration: RPCs wait.
     pub fn empty() -> Self {
@@ -176,7 +192,7 @@ impl<S: Subchannel> Snapshot<S> {
         {
             return decide(cluster, picker, route.limit, route.auto_host_rewrite, PickArgs { choose });
         }
-        let (forward, place) = match works.route(rpc, choose) {
+        let (forward, place, filters) = match works.route(rpc, choose) {
             Ok(found) => found,
             Err(failure) => return Decision::Drop(failure),
         };
@@ -184,31 +200,38 @@ impl<S: Subchannel> Snapshot<S> {
             return Decision::Drop(Failure::internal("route without a cluster".into()));
         };
         let limit = limit(forward.max_stream_duration.or(works.default_limit));
+        if let Some(filters) = filters.filter(|_| !std::mem::replace(&mut chosen.filtered, true)) {
+            let effects = filters.inject(rpc.headers, choose);
+            if !effects.is_empty() {
+                chosen.route = Some(ChosenRoute::new(cluster, limit, forward));
+                return Decision::Inject(effects);
+            }
+        }
         let decision = decide(cluster, picker, limit, forward.auto_host_rewrite, PickArgs { choose });
         let is_needed_again = match decision {
             Decision::Wait(..) | Decision::Fail(_) => true,
             Decision::Send(_) => forward.retry.is_some(),
-            Decision::Drop(_) => false,
+            Decision::Drop(_) | Decision::Inject(_) => false,
         };
         if is_needed_again {
-            let (cluster, retry) = (Arc::clone(cluster), forward.retry.clone());
-            let auto_host_rewrite = forward.auto_host_rewrite;
-            chosen.route = Some(Arc::new(ChosenRoute { cluster, limit, auto_host_rewrite, retry }));
+            chosen.route = Some(ChosenRoute::new(cluster, limit, forward));
         }
         decision
     }
 }
 
+type Route<'a> = (&'a ForwardAction, usize, Option<&'a Filters>);
+
 impl<S: Subchannel> Works<S> {
-    /// The route of an RPC and the place of its cluster.
-    fn route(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Result<(&ForwardAction, usize), Failure> {
+    /// The route of an RPC, the place of its cluster, and what filters there are.
+    fn route(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Result<Route<'_>, Failure> {
         let host = &self.routes.virtual_host().name;
-        let Some((route, place)) = self.routes.find(rpc, choose) else {
+        let Some(found) = self.routes.find(rpc, choose) else {
             let text = format!("no matching route: no route of virtual host {host:?} matches path {:?}", rpc.path);
             return Err(Failure::unavailable(text));
         };
-        match (&route.action, place) {
-            (RouteAction::Forward(forward), Some(place)) => Ok((forward, place)),
+        match (&found.route.action, found.cluster) {
+            (RouteAction::Forward(forward), Some(place)) => Ok((forward, place, found.filters)),
             (RouteAction::Forward(_), None) => {
                 Err(Failure::internal(format!("the route of virtual host {host:?} names no cluster")))
             }

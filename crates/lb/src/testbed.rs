@@ -158,6 +158,7 @@ impl World {
             }
             Decision::Fail(failure) => format!("fail {}: {}", failure.code, failure.message),
             Decision::Drop(failure) => format!("drop {}: {}", failure.code, failure.message),
+            Decision::Inject(effects) => format!("inject {effects:?}"),
         }
     }
 

@@ -230,7 +230,9 @@ impl<S: Subchannel> Tree<S> {
     fn put_in_force<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, config: Arc<XdsConfig>) {
         let current = match &self.config {
             Config::Works { config: current, .. } if *current == config => return,
-            Config::Works { config: current, routes } if current.virtual_host == config.virtual_host => {
+            Config::Works { config: current, routes }
+                if current.virtual_host == config.virtual_host && *routes.chain() == *config.listener.filters =>
+            {
                 self.changed |= default_limit(current) != default_limit(&config);
                 Some((current, routes))
             }
@@ -241,7 +243,7 @@ impl<S: Subchannel> Tree<S> {
             Some((_, routes)) => Arc::clone(routes),
             None => {
                 self.changed = true;
-                Arc::new(RouteTable::new(Arc::clone(&config.virtual_host)))
+                Arc::new(RouteTable::new(Arc::clone(&config.virtual_host), &config.listener.filters))
             }
         };
         let concerned = match concerned {

@@ -571,7 +571,7 @@ impl World {
                 self.stats.rpcs_sent += 1;
                 self.rpcs.push_back(Arc::new(to.listeners));
             }
-            Decision::Wait(_, None) | Decision::Fail(_) | Decision::Drop(_) => {}
+            Decision::Wait(_, None) | Decision::Fail(_) | Decision::Drop(_) | Decision::Inject(_) => {}
             Decision::Wait(_, Some(wake)) => self.input(choose, Input::Wake(wake)),
         }
         Ok(())

@@ -7,6 +7,7 @@ mod config;
 mod connections;
 mod csds;
 mod fallback;
+mod fault_injection;
 mod logical_dns;
 mod outlier_detection;
 mod retry;
