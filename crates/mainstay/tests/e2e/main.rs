@@ -11,5 +11,6 @@ mod fault_injection;
 mod logical_dns;
 mod outlier_detection;
 mod retry;
+mod session_affinity;
 mod view;
 mod xds_transport;
