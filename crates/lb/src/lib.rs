@@ -19,6 +19,7 @@ mod policy;
 mod pool;
 mod retry;
 mod routing;
+mod session;
 mod snapshot;
 #[cfg(test)]
 mod testbed;

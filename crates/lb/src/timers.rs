@@ -26,6 +26,8 @@ pub(crate) enum TimerKind {
     Deactivation,
     /// outlier_detection judges its endpoints (L-77).
     Interval,
+    /// override_host looks for connections that no session uses any more (L-98).
+    SessionSweep,
 }
 
 /// A deadline's purpose.

@@ -6,6 +6,7 @@ mod cluster_manager;
 mod decisions;
 mod distribution;
 mod outlier_detection;
+mod override_host;
 mod peers;
 mod pick_first;
 mod random_walk;
