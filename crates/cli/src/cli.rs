@@ -8,7 +8,7 @@ use clap::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::{backend, demo, failure::Failure, get, load, output::Output, serve, signals::Signals, sim};
+use crate::{backend, demo, failure::Failure, get, load, output::Output, serve, signals::Signals, sim, soak};
 
 /// xDS channels that keep working when the control plane does not.
 #[derive(Debug, Parser)]
@@ -27,6 +27,7 @@ enum Command {
     Load(load::Flags),
     Get(get::Flags),
     Sim(sim::Flags),
+    Soak(soak::Flags),
 }
 
 impl Cli {
@@ -47,6 +48,7 @@ impl Cli {
                 Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
                 Command::Get(flags) => get::run(flags.resolve(), signals, output).await,
                 Command::Sim(flags) => sim::run(flags.resolve(), signals, output).await,
+                Command::Soak(flags) => soak::run(flags.resolve(), signals, output).await,
             }
         });
         // Calls that never end must not keep the process.

@@ -16,6 +16,7 @@ mod output;
 mod serve;
 mod signals;
 mod sim;
+mod soak;
 mod span;
 mod tally;
 mod traffic;

@@ -1,14 +1,18 @@
 //! Who wants to hear how an RPC ends.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
 
 use crate::breaker::InFlight;
+use crate::calls::{CallCounter, Counted};
 
 /// Everyone on the way of an RPC through the tree who wants to hear how it ends. Dropped without a word, they take the
 /// RPC for cancelled.
 #[derive(Debug, Default)]
 pub struct Listeners {
     in_flight: Option<InFlight>,
+    counted: Counted,
 }
 
 /// How an RPC ended.
@@ -22,13 +26,27 @@ pub struct Ending<'a> {
 
 impl Listeners {
     /// Tells everyone.
-    pub fn end(self, _ending: Ending<'_>) {
+    pub fn end(self, ending: Ending<'_>) {
         drop(self.in_flight); // Whatever the status (L-86).
+        self.counted.end(ending.code == 0);
+    }
+
+    /// Lets everyone go: the RPC never reached the endpoint, so it says nothing about it.
+    pub fn withdraw(self) {
+        self.counted.withdraw();
     }
 
     /// Adds the place in the circuit breaker.
     pub(crate) fn with_place(mut self, in_flight: InFlight) -> Self {
         self.in_flight = Some(in_flight);
+        self
+    }
+
+    /// Adds the counter of the endpoint, if its RPCs are counted.
+    pub(crate) fn with_counter(mut self, counter: Option<&Arc<CallCounter>>) -> Self {
+        if let Some(counter) = counter {
+            self.counted = Counted::new(counter);
+        }
         self
     }
 }

@@ -1,6 +1,7 @@
 //! Pickers: what the policies decided, as plain data that many RPCs read at once.
 
 use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,8 +9,12 @@ use mainstay_xds::Choose;
 use mainstay_xds::resource::endpoint::DropCategory;
 
 use crate::breaker::Counter;
+use crate::calls::CallCounter;
 use crate::listeners::Listeners;
+use crate::policy::override_host::Used;
+use crate::session::{Session, SessionPick};
 use crate::snapshot::{Outlook, Wake};
+use crate::timers::Owner;
 use crate::tree::Subchannel;
 
 /// What becomes of RPCs at some point of the tree. Texts are whole sentences only at the top.
@@ -27,6 +32,8 @@ pub(crate) enum Picker<S> {
     InTurn(InTurn<S>),
     /// By weight.
     Weighted(Weighted<S>),
+    /// Where the session of an RPC lives, if that can be.
+    Override(Box<OverridePicker<S>>),
     /// To a cluster, after drops and circuit breaker.
     Cluster(Box<ClusterPicker<S>>),
 }
@@ -36,6 +43,8 @@ pub(crate) enum Picker<S> {
 pub(crate) struct Ready<S> {
     pub(crate) subchannel: S,
     pub(crate) hostname: Option<Arc<str>>,
+    /// Counts its RPCs for outlier detection.
+    pub(crate) counter: Option<Arc<CallCounter>>,
 }
 
 /// Connections in turn.
@@ -65,6 +74,40 @@ pub(crate) struct ClusterPicker<S> {
     pub(crate) child: Picker<S>,
 }
 
+/// The endpoints of a cluster that has sessions, and what RPCs do that belong nowhere yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OverridePicker<S> {
+    /// By address, in order.
+    pub(crate) hosts: Box<[SessionHost<S>]>,
+    pub(crate) child: Picker<S>,
+}
+
+/// One address that a session may want.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SessionHost<S> {
+    pub(crate) address: SocketAddr,
+    /// Who keeps it.
+    pub(crate) owner: Owner,
+    /// All addresses of its endpoint.
+    pub(crate) endpoint: Arc<[SocketAddr]>,
+    pub(crate) link: HostLink<S>,
+    pub(crate) used: Arc<Used>,
+    /// Whether it is known already that a session uses it.
+    pub(crate) kept: bool,
+}
+
+/// How an address can be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum HostLink<S> {
+    Ready(Ready<S>),
+    Idle,
+    Connecting,
+    /// Nobody has a subchannel for it.
+    Missing,
+    /// It fails, or its health forbids it.
+    Unusable,
+}
+
 /// Where the next RPC goes. Any two are equal: the position is no part of what was decided.
 #[derive(Debug, Default)]
 struct Position(AtomicUsize);
@@ -72,6 +115,8 @@ struct Position(AtomicUsize);
 /// What a pick goes by.
 pub(crate) struct PickArgs<'a> {
     pub(crate) choose: &'a mut dyn Choose,
+    /// Of an RPC that belongs to a session, or begins one.
+    pub(crate) session: Option<(&'a Session, &'a mut SessionPick)>,
 }
 
 /// The result of a pick.
@@ -124,6 +169,7 @@ impl<S: Subchannel> Picker<S> {
             Self::Weighted(weighted) => {
                 weighted.entries.iter().map(|(_, picker)| picker.outlook()).max().unwrap_or(Outlook::Fail)
             }
+            Self::Override(sessions) => sessions.child.outlook(),
             Self::Cluster(cluster) => cluster.child.outlook(),
         }
     }
@@ -137,6 +183,7 @@ impl<S: Subchannel> Picker<S> {
             Self::One(_) => Pick::lost(),
             Self::InTurn(in_turn) => in_turn.pick(),
             Self::Weighted(weighted) => weighted.pick(args),
+            Self::Override(sessions) => sessions.pick(args),
             Self::Cluster(cluster) => cluster.pick(args),
         }
     }
@@ -188,6 +235,51 @@ impl<S: Subchannel> Weighted<S> {
     }
 }
 
+impl<S: Subchannel> OverridePicker<S> {
+    /// Where the cookie says, as long as that is or becomes reachable; else as the child says (L-97).
+    fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
+        let Some((session, result)) = &mut args.session else { return self.child.pick(args) };
+        let (mut idle, mut connecting, mut missing) = (None, false, None);
+        for host in session.hosts().iter().filter_map(|address| self.host(*address)) {
+            match &host.link {
+                HostLink::Ready(ready) if ready.subchannel.is_ready() => {
+                    host.use_for(result);
+                    return Pick::Send(ready, Listeners::default());
+                }
+                HostLink::Ready(_) | HostLink::Connecting => connecting = true,
+                HostLink::Idle => idle = idle.or(Some(host)),
+                HostLink::Missing => missing = missing.or(Some(host)),
+                HostLink::Unusable => {}
+            }
+        }
+        let asleep = idle.or(missing.filter(|_| !connecting));
+        if asleep.is_some() || connecting {
+            let wake = asleep.map(|host| Wake(host.owner));
+            return Pick::Wait(Reason { wake, ..Reason::new(SESSION) });
+        }
+        let pick = self.child.pick(args);
+        if let (Pick::Send(ready, _), Some((_, result))) = (&pick, &mut args.session)
+            && let Some(host) = self.host(ready.subchannel.address())
+        {
+            host.use_for(result);
+        }
+        pick
+    }
+
+    fn host(&self, address: SocketAddr) -> Option<&SessionHost<S>> {
+        let place = self.hosts.binary_search_by_key(&address, |host| host.address).ok()?;
+        self.hosts.get(place)
+    }
+}
+
+impl<S> SessionHost<S> {
+    fn use_for(&self, session: &mut SessionPick) {
+        self.used.note();
+        session.endpoint = Some(Arc::clone(&self.endpoint));
+        session.keep = (!self.kept).then_some(Wake(self.owner));
+    }
+}
+
 impl<S: Subchannel> ClusterPicker<S> {
     /// Drops, then the circuit breaker, then the child (L-85).
     fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
@@ -202,7 +294,9 @@ impl<S: Subchannel> ClusterPicker<S> {
         match self.child.pick(args) {
             // Counted only now, so that RPCs that wait take no place; and so asked again.
             Pick::Send(ready, listeners) => match self.counter.try_acquire(self.max_requests) {
-                Some(in_flight) => Pick::Send(ready, listeners.with_place(in_flight)),
+                Some(in_flight) => {
+                    Pick::Send(ready, listeners.with_place(in_flight).with_counter(ready.counter.as_ref()))
+                }
                 None => self.break_circuit(),
             },
             Pick::Wait(reason) => Pick::Wait(Reason { cluster: Some(self), ..reason }),
@@ -248,6 +342,8 @@ impl Hash for Position {
 }
 
 const IDLE: &str = "connecting again after a time without connection";
+
+const SESSION: &str = "connecting to the endpoint of the session";
 
 const LOST: &str = "connections were just lost; reconnecting";
 

@@ -24,6 +24,10 @@ pub(crate) enum TimerKind {
     Failover,
     /// priority lets go of a child that is not in use (L-68).
     Deactivation,
+    /// outlier_detection judges its endpoints (L-77).
+    Interval,
+    /// override_host looks for connections that no session uses any more (L-98).
+    SessionSweep,
 }
 
 /// A deadline's purpose.

@@ -30,6 +30,9 @@ pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
     /// Whether an RPC may be sent on it right now. Pickers ask last, so that a connection that
     /// died after the snapshot was made is passed over.
     fn is_ready(&self) -> bool;
+
+    /// Where it leads.
+    fn address(&self) -> SocketAddr;
 }
 
 /// Identity of a subchannel in one tree. Never used twice.
@@ -230,7 +233,9 @@ impl<S: Subchannel> Tree<S> {
     fn put_in_force<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, config: Arc<XdsConfig>) {
         let current = match &self.config {
             Config::Works { config: current, .. } if *current == config => return,
-            Config::Works { config: current, routes } if current.virtual_host == config.virtual_host => {
+            Config::Works { config: current, routes }
+                if current.virtual_host == config.virtual_host && *routes.chain() == *config.listener.filters =>
+            {
                 self.changed |= default_limit(current) != default_limit(&config);
                 Some((current, routes))
             }
@@ -241,7 +246,7 @@ impl<S: Subchannel> Tree<S> {
             Some((_, routes)) => Arc::clone(routes),
             None => {
                 self.changed = true;
-                Arc::new(RouteTable::new(Arc::clone(&config.virtual_host)))
+                Arc::new(RouteTable::new(Arc::clone(&config.virtual_host), &config.listener.filters))
             }
         };
         let concerned = match concerned {
@@ -340,6 +345,7 @@ impl<S: Subchannel> Tree<S> {
             timers: &mut self.timers,
             breakers: &mut |cluster, eds_service| host.circuit_breaker(cluster, eds_service),
             last_policy: &mut self.last_policy,
+            health: None,
             cluster,
             ignore_reresolution: false,
         };

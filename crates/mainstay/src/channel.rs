@@ -107,7 +107,12 @@ impl Channel {
             dns: None,
             client: ClientSettings::default(),
             deps: DepsSettings::default(),
-            connect: ConnectSettings { timeout: Duration::from_secs(20), backoff: Backoff::default(), enabled: true },
+            connect: ConnectSettings {
+                timeout: Duration::from_secs(20),
+                backoff: Backoff::default(),
+                keep_alive: None,
+                enabled: true,
+            },
             warm_switching: Some(Duration::from_secs(5)),
             ads: AdsLimits {
                 max_response_size: 256 << 20,
@@ -215,6 +220,14 @@ impl ChannelBuilder {
     /// How long one attempt to connect to an endpoint may take; 20 s by default.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect.timeout = timeout;
+        self
+    }
+
+    /// Keepalive of the connections to endpoints: a ping each `interval`, lost after `timeout` without an answer. Off by
+    /// default: servers may refuse it, and a deadline ends calls on a dead connection too. With it they end sooner, and
+    /// later calls go elsewhere.
+    pub fn keep_alive(mut self, interval: Duration, timeout: Duration) -> Self {
+        self.connect.keep_alive = Some(KeepAlive { interval, timeout });
         self
     }
 

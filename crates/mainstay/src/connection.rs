@@ -27,7 +27,7 @@ use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::failure::describe;
-use crate::http2::{self, Address, Ends, Tls};
+use crate::http2::{self, Address, Ends, KeepAlive, Tls};
 use crate::ledger::{self, Calls, Ledger};
 use crate::random::Random;
 use crate::request::RequestBody;
@@ -66,6 +66,7 @@ pub(crate) struct ConnectionSpec {
 pub(crate) struct ConnectSettings {
     pub(crate) timeout: Duration,
     pub(crate) backoff: Backoff,
+    pub(crate) keep_alive: Option<KeepAlive>,
     /// Off for a channel that only shows its configuration.
     pub(crate) enabled: bool,
 }
@@ -197,7 +198,8 @@ impl Connection {
     async fn establish(&self) -> Result<http2::Established<RequestBody>, String> {
         let ConnectionSpec { address, tls, settings, .. } = &self.spec;
         let address = Address::Tcp(*address);
-        match tokio::time::timeout(settings.timeout, http2::connect(&address, tls.as_ref(), None)).await {
+        match tokio::time::timeout(settings.timeout, http2::connect(&address, tls.as_ref(), settings.keep_alive)).await
+        {
             Ok(Ok(established)) => Ok(established),
             Ok(Err(error)) => Err(describe(&error)),
             Err(_) => Err(format!("no connection to {address} within {:?}", settings.timeout)),

@@ -8,6 +8,7 @@
 mod choose;
 mod explore;
 mod fingerprint;
+pub mod fuzz;
 mod invariant;
 mod model;
 mod mutant;

@@ -216,22 +216,22 @@ impl Response {
 
 /// `envoy.service.discovery.v3.DiscoveryResponse` with `resource_errors` (P-8).
 #[derive(Clone, PartialEq, Message)]
-struct DiscoveryResponse {
+pub(crate) struct DiscoveryResponse {
     #[prost(string, tag = "1")]
-    version_info: String,
+    pub(crate) version_info: String,
     #[prost(message, repeated, tag = "2")]
-    resources: Vec<Any>,
+    pub(crate) resources: Vec<Any>,
     #[prost(string, tag = "4")]
-    type_url: String,
+    pub(crate) type_url: String,
     #[prost(string, tag = "5")]
-    nonce: String,
+    pub(crate) nonce: String,
     #[prost(message, repeated, tag = "7")]
-    resource_errors: Vec<ResourceError>,
+    pub(crate) resource_errors: Vec<ResourceError>,
 }
 
 /// `envoy.service.discovery.v3.ResourceError` (P-9).
 #[derive(Clone, PartialEq, Message)]
-struct ResourceError {
+pub(crate) struct ResourceError {
     #[prost(message, optional, tag = "1")]
     resource_name: Option<ResourceName>,
     #[prost(message, optional, tag = "2")]

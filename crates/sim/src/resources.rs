@@ -163,6 +163,17 @@ impl Spec {
     }
 }
 
+/// A valid resource of a type.
+pub(crate) fn sample(resource_type: ResourceType, name: &str) -> Spec {
+    match resource_type {
+        ResourceType::Listener => Spec::Listener { routes: name.to_owned(), mark: 0 },
+        ResourceType::RouteConfig => Spec::Routes { clusters: vec![name.to_owned()], mark: 0 },
+        ResourceType::Cluster => Spec::Eds { service: String::new(), mark: 0 },
+        ResourceType::Endpoints => Spec::Endpoints { priorities: vec![Place::Here(vec![1, 2])] },
+        ResourceType::EndpointCollection => Spec::Collection { backends: vec![1, 2] },
+    }
+}
+
 /// Host of a backend.
 pub(crate) fn host(backend: u16) -> String {
     let [high, low] = backend.to_be_bytes();

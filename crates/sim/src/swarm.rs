@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_xds::Choose;
-use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, Node, ServerConfig, ServerFeatures};
+use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, MetadataValue, Node, ServerConfig, ServerFeatures};
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::DepsSettings;
 use mainstay_xds::name::Target;
@@ -130,7 +130,9 @@ impl Draw {
     /// Top-level servers and perhaps two authorities, which may share servers with the top level.
     fn bootstrap(&mut self, servers: &[ServerConfig]) -> Bootstrap {
         let top = 1 + self.below(servers.len());
-        let mut builder = Bootstrap::builder().node(Node { id: "sim".to_owned(), ..Node::default() });
+        let label = |key: &str| (key.to_owned(), MetadataValue::String(key.to_uppercase()));
+        let metadata = ["zone", "app", "version", "team"].map(label).into();
+        let mut builder = Bootstrap::builder().node(Node { id: "sim".to_owned(), metadata, ..Node::default() });
         for server in &servers[..top] {
             builder = builder.server(server.clone());
         }

@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use mainstay_lb::{
     Action, ChannelCore, Connectivity, Context, Decision, Input, Listeners, Rpc, Snapshot, SubchannelId,
 };
-use mainstay_xds::client::{self, CloseCause, Report, StreamId};
+use mainstay_xds::client::{self, CloseCause, Report, ResourceStatus, StreamId};
 use mainstay_xds::deps::{DnsName, XdsConfig};
 use mainstay_xds::resource::ResourceType;
 use mainstay_xds::{Choose, Time};
@@ -21,7 +21,7 @@ use crate::choose::{Choices, Narrow, Replayed};
 use crate::fingerprint::Fingerprint;
 use crate::invariant::{Invariant, Violation};
 use crate::model::{Model, View};
-use crate::mutant::Mutant;
+use crate::mutant::{Memory, Mutant};
 use crate::plane::{Net, Plane, Response, Session};
 use crate::scenario::{Grain, Scenario};
 use crate::shell::{Handle, Shell, State};
@@ -51,8 +51,8 @@ pub struct World {
     transcript: Option<Vec<String>>,
     /// What the client reported, if anybody wants to know.
     reports: Option<Vec<Report>>,
-    /// The last request that a deliberate bug wants to remember.
-    garbled: Option<Bytes>,
+    /// What a deliberate bug remembers.
+    memory: Memory,
 }
 
 /// A stream and the connection under it.
@@ -211,7 +211,7 @@ impl World {
             stats: Stats::default(),
             transcript: transcript.then(Vec::new),
             reports: None,
-            garbled: None,
+            memory: Memory::default(),
             scenario,
         };
         world.settle(choose)?;
@@ -394,6 +394,7 @@ impl World {
             }
             Event::Garbage(id) => {
                 let nonsense = Bytes::from_static(b"\xff\xffnonsense");
+                self.memory.deaf.insert(*id);
                 self.input(choose, Input::Xds(client::Event::Received(*id, nonsense)));
             }
             _ => {}
@@ -423,6 +424,7 @@ impl World {
             return self.lose(choose, id, CloseCause::ConnectFailed("connection refused".to_owned()));
         }
         link.connecting = None;
+        self.memory.silent.insert(id, (link.plane, self.now));
         self.model.opened(self.now, id);
         self.input(choose, Input::Xds(client::Event::Opened(id)));
         Ok(())
@@ -431,6 +433,7 @@ impl World {
     /// The stream is over, and the client is told.
     fn lose(&mut self, choose: &mut dyn Choose, id: StreamId, cause: CloseCause) -> Result<(), Violation> {
         self.links.remove(&id);
+        self.memory.silent.remove(&id);
         self.model.lost(self.now, id)?;
         if self.has(Mutant::CloseUnheard) {
             return Ok(());
@@ -463,7 +466,9 @@ impl World {
         };
         self.note(|_| format!("  < {response}"));
         self.model.delivered(self.now, id, &response)?;
-        if self.has(Mutant::ResponseUnread) && response.resource_type != ResourceType::Listener {
+        self.memory.silent.remove(&id);
+        let deaf = self.has(Mutant::DeafAfterNonsense) && self.memory.deaf.contains(&id);
+        if deaf || self.has(Mutant::ResponseUnread) && response.resource_type != ResourceType::Listener {
             return Ok(());
         }
         self.input(choose, Input::Xds(client::Event::Received(id, response.encode())));
@@ -571,7 +576,7 @@ impl World {
                 self.stats.rpcs_sent += 1;
                 self.rpcs.push_back(Arc::new(to.listeners));
             }
-            Decision::Wait(_, None) | Decision::Fail(_) | Decision::Drop(_) => {}
+            Decision::Wait(_, None) | Decision::Fail(_) | Decision::Drop(_) | Decision::Inject(_) => {}
             Decision::Wait(_, Some(wake)) => self.input(choose, Input::Wake(wake)),
         }
         Ok(())
@@ -671,7 +676,7 @@ impl World {
             }
             Action::Send(stream, bytes) => {
                 let bytes = match self.scenario.mutant {
-                    Some(mutant) => mutant.garble(bytes, &mut self.garbled),
+                    Some(mutant) => mutant.garble(self.way(stream), bytes, &mut self.memory),
                     None => Some(bytes),
                 };
                 let Some(bytes) = bytes else { return Ok(()) };
@@ -701,6 +706,10 @@ impl World {
             Action::StopResolving(name) => drop(self.lookups.remove(&name)),
             Action::Report(report) => {
                 self.stats.fallbacks += u64::from(matches!(report, Report::FellBack(..)));
+                if let Report::Unreachable(server, ..) = &report {
+                    let place = self.scenario.plane_of(server);
+                    self.memory.better_is_down |= self.links.values().any(|link| Some(link.plane) > place);
+                }
                 self.note(|_| format!("  ! {}", tell::report(&report)));
                 self.model.report(self.now, &report)?;
                 if let Some(reports) = &mut self.reports {
@@ -717,14 +726,26 @@ impl World {
         Ok(())
     }
 
+    /// The server of a stream, the stream, and whether a lower server is in use as well.
+    fn way(&self, stream: StreamId) -> (usize, StreamId, bool) {
+        let plane = self.links.get(&stream).map_or(0, |link| link.plane);
+        (plane, stream, self.links.values().any(|link| link.plane > plane && !link.closed))
+    }
+
     fn check(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
         self.stats.virtual_time = self.now.since(START);
         if let Some(misuse) = self.shell.misuse.take() {
             return Err(Invariant::Connections.broken(misuse));
         }
         self.remember_config();
-        let dump = self.core.client().dump();
-        let view = View { now: self.now, dump: &dump, config: self.core.config() };
+        let mut dump = self.core.client().dump();
+        let bent = self.scenario.mutant.map(|mutant| {
+            let place = |status: &ResourceStatus| self.scenario.plane_of(&status.value.as_ref()?.provenance.server);
+            let in_force = self.core.config().map(|config| config.cloned().map_err(Clone::clone));
+            mutant.distort(&mut self.memory, self.now, &mut dump, in_force, place)
+        });
+        let config = bent.as_ref().map_or_else(|| self.core.config(), |bent| bent.as_ref().map(Result::as_ref));
+        let view = View { now: self.now, dump: &dump, config };
         self.model.check(&view)?;
         self.check_traffic(choose, self.scenario.grain)
     }

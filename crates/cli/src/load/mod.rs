@@ -131,7 +131,7 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output
 }
 
 /// Reads a rate. The bounds keep the schedule exact and the machine alive.
-fn parse_rate(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(rate) if (SLOWEST..=FASTEST).contains(&rate) => Ok(rate),
         _ => Err(format!("expected a number from {SLOWEST} to {FASTEST}")),

@@ -1,4 +1,4 @@
-//! From endpoints to the list of addresses that pick_first tries (L-119, L-120).
+//! Addresses of endpoints: as identity, and as the list that pick_first tries (L-102, L-119, L-120).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -9,6 +9,13 @@ use mainstay_xds::resource::endpoint::{Endpoint, HealthStatus};
 
 use super::PriorityConfig;
 use crate::tree::SubchannelSpec;
+
+/// Identity of an endpoint: its addresses in any order (L-102).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum AddressSet {
+    One(SocketAddr),
+    Many(Vec<SocketAddr>),
+}
 
 /// The addresses of `endpoints` in order, IPv6 and IPv4 in turn, each once.
 pub(crate) fn flatten<'a>(endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Vec<Arc<SubchannelSpec>> {
@@ -61,6 +68,24 @@ pub(crate) fn shuffle<'a>(config: &'a PriorityConfig, choose: &mut dyn Choose) -
 /// A part of a whole, in `0..=1`, never zero.
 fn share(part: u32, whole: u64) -> f64 {
     f64::from(part.max(1)) / whole.max(1) as f64
+}
+
+impl AddressSet {
+    pub(crate) fn of(endpoint: &Endpoint) -> Self {
+        Self::new(endpoint.addresses.as_slice().iter().copied())
+    }
+
+    pub(crate) fn new(mut addresses: impl ExactSizeIterator<Item = SocketAddr>) -> Self {
+        if addresses.len() == 1
+            && let Some(address) = addresses.next()
+        {
+            return Self::One(address);
+        }
+        let mut all: Vec<SocketAddr> = addresses.collect();
+        all.sort_unstable();
+        all.dedup();
+        Self::Many(all)
+    }
 }
 
 /// How fine the draws for shuffling are.

@@ -50,7 +50,7 @@ impl Policy for WeightedTarget {
             if locality.endpoints().next().is_none() || self.targets.contains_key(&locality.locality) {
                 continue;
             }
-            let config = child_config(lb_policy, locality);
+            let config = child_config(lb_policy, locality, config.counted);
             let target = match old.remove(&locality.locality) {
                 Some(mut target) => {
                     if target.config != config {
@@ -145,9 +145,10 @@ impl Target {
     }
 }
 
-fn child_config(lb_policy: &LbPolicy, locality: &LocalityConfig) -> PriorityConfig {
+fn child_config(lb_policy: &LbPolicy, locality: &LocalityConfig, counted: bool) -> PriorityConfig {
     // The weight is for the choice between localities only: alone, a locality has all of it.
-    PriorityConfig { lb_policy: lb_policy.clone(), localities: vec![LocalityConfig { weight: 1, ..locality.clone() }] }
+    let localities = vec![LocalityConfig { weight: 1, ..locality.clone() }];
+    PriorityConfig { lb_policy: lb_policy.clone(), localities, counted }
 }
 
 fn name(locality: &Locality) -> String {

@@ -5,6 +5,8 @@ mod cluster_impl;
 mod cluster_manager;
 mod decisions;
 mod distribution;
+mod outlier_detection;
+mod override_host;
 mod peers;
 mod pick_first;
 mod random_walk;

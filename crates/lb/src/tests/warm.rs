@@ -6,7 +6,7 @@ use mainstay_xds::deps::{ConfigError, XdsConfig};
 use mainstay_xds::resource::route::{ClusterTarget, WeightedCluster};
 
 use crate::Tree;
-use crate::testbed::{World, eds, route, route_to, routed};
+use crate::testbed::{World, eds, route, route_to, routed, without_endpoints};
 
 #[test]
 fn a_route_moves_when_the_new_cluster_is_ready() {
@@ -113,6 +113,31 @@ fn nothing_waits_for_the_sake_of_a_cluster_that_does_not_serve() {
     world.idle(1);
     assert_eq!(world.outcome(), "wait");
     assert!(world.log().ends_with("release 1"), "a is let go although it was lost during the wait");
+}
+
+#[test]
+fn nothing_waits_while_rpcs_fail_that_the_new_routes_would_send_elsewhere() {
+    let before = || {
+        let mut world = World::new();
+        world.update(routed([route("/x", "b"), route("/y", "a")], [eds("a", "x=1"), eds("b", "x=2")]));
+        world.ready(1);
+        world.ready(2);
+        world
+    };
+    let after = |b| {
+        let routes = [route("/x", "a"), route("/y", "c"), route("/z", "b")];
+        routed(routes, [eds("a", "x=1"), b, eds("c", "x=3")])
+    };
+    let mut world = before();
+    world.update(after(without_endpoints("b")));
+    assert_eq!(world.rpc_to("/x/m"), "send 1", "b comes with nothing in the same update");
+
+    let mut world = before();
+    world.update(after(eds("b", "x=2")));
+    assert_eq!(world.rpc_to("/x/m"), "send 2", "c is waited for");
+    world.idle(2);
+    world.fail(2);
+    assert_eq!(world.rpc_to("/x/m"), "send 1", "b fails during the wait");
 }
 
 #[test]

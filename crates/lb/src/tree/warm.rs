@@ -1,8 +1,9 @@
 //! Warm switching: new routes take effect when the clusters that they bring in can take traffic.
 //!
 //! Until then RPCs go by the routes before, as a whole: no RPC sees half of an update. It is not worth the wait, and
-//! so there is none, if a cluster that the new routes give up does not serve any more. The wait is bounded, and
-//! another update meanwhile does not make it longer.
+//! so there is none, if a cluster that the new routes give up does not serve any more, or if one that they keep fails:
+//! they may send elsewhere what the routes before would send there. The wait is bounded, and another update meanwhile
+//! does not make it longer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,8 +58,8 @@ impl<S: Subchannel> Tree<S> {
         }
         let is_cold = |name: &&Arc<str>| !before.routes.names(name) && self.is_cold(name);
         let cold: Vec<Arc<str>> = routes.clusters().iter().filter(is_cold).cloned().collect();
-        let mut left = before.routes.clusters().iter().filter(|name| !routes.names(name));
-        let serves = left.all(|name| self.cluster_state(name) == Some(State::Ready));
+        let is_of_use = |name: &Arc<str>| is_of_use(self.cluster_state(name), routes.names(name));
+        let serves = before.routes.clusters().iter().all(is_of_use);
         let cold = if serves { cold } else { Vec::new() };
         let until = before.until.or(Some(cx.now + bound));
         self.warming = Some(Warming { cold, until, ..before });
@@ -70,7 +71,7 @@ impl<S: Subchannel> Tree<S> {
         let Some(mut warming) = self.warming.take() else { return };
         while warming.cold.pop_if(|name| !self.is_cold(name)).is_some() {}
         let due = warming.until.is_some_and(|until| until <= cx.now);
-        if !warming.cold.is_empty() && !due && !self.lost_a_left_cluster(&warming) {
+        if !warming.cold.is_empty() && !due && !self.lost_a_cluster(&warming) {
             self.warming = Some(warming);
             return;
         }
@@ -84,11 +85,11 @@ impl<S: Subchannel> Tree<S> {
         }
     }
 
-    /// Whether one of the clusters that the new routes give up stopped serving since the last snapshot.
-    fn lost_a_left_cluster(&self, warming: &Warming) -> bool {
+    /// Whether the routes before lost the use of one of their clusters since the last snapshot.
+    fn lost_a_cluster(&self, warming: &Warming) -> bool {
         let Config::Works { routes, .. } = &self.config else { return true };
         self.touched.iter().filter_map(|number| self.clusters.get(number)).any(|node| {
-            warming.routes.names(&node.name) && !routes.names(&node.name) && node.cds.state() != State::Ready
+            warming.routes.names(&node.name) && !is_of_use(Some(node.cds.state()), routes.names(&node.name))
         })
     }
 
@@ -99,5 +100,14 @@ impl<S: Subchannel> Tree<S> {
     fn cluster_state(&self, name: &str) -> Option<State> {
         let numbered = self.pickers.get(name)?;
         self.clusters.get(&numbered.number).map(|node| node.cds.state())
+    }
+}
+
+/// Whether RPCs may go by routes to a cluster in this state while newer routes wait, which keep it or do not.
+fn is_of_use(state: Option<State>, kept: bool) -> bool {
+    match state {
+        Some(State::Ready) => true,
+        Some(State::Idle | State::Connecting) => kept,
+        Some(State::TransientFailure) | None => false,
     }
 }

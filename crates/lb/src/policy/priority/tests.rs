@@ -207,7 +207,7 @@ impl Policy for Fake {
         match event.what {
             What::Connectivity(SubchannelId(ASK)) => cx.request_reresolution(),
             What::Connectivity(SubchannelId(place)) => self.state = STATES[place as usize].0,
-            What::Timer(_) | What::Wake => {}
+            What::Timer(_) | What::Wake | What::Health { .. } => {}
         }
         true
     }
@@ -297,6 +297,7 @@ impl Bed {
             timers: &mut self.timers,
             breakers: &mut |_, _| Arc::default(),
             last_policy: &mut self.last_policy,
+            health: None,
             cluster: 0,
             ignore_reresolution: false,
         };

@@ -1,0 +1,65 @@
+//! A simple fuzzer for those without a nightly compiler: `fuzz SECONDS [TARGET]` changes inputs of the corpus at random.
+//! It does not know what code an input reaches; `cargo fuzz` does. An input that breaks something is written to
+//! `fuzz/artifacts`.
+
+use std::error::Error;
+use std::panic::catch_unwind;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mainstay_sim::{Seeded, fuzz};
+use mainstay_xds::Choose;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let seconds = args.next().ok_or("expected: fuzz SECONDS [TARGET]")?.parse()?;
+    let wanted = args.next();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+    for (name, run) in fuzz::TARGETS {
+        if wanted.as_deref().is_some_and(|wanted| wanted != name) {
+            continue;
+        }
+        let files = std::fs::read_dir(root.join("corpus").join(name))?;
+        let corpus = files.map(|file| std::fs::read(file?.path())).collect::<Result<Vec<_>, _>>()?;
+        let mut dice = Seeded::new(std::process::id().into());
+        let (begin, mut inputs) = (Instant::now(), 0u64);
+        while begin.elapsed() < Duration::from_secs(seconds) {
+            let input = change(&corpus, &mut dice);
+            if catch_unwind(|| run(&input)).is_err() {
+                let artifact = root.join("artifacts").join(format!("{name}-{inputs}"));
+                std::fs::create_dir_all(root.join("artifacts"))?;
+                std::fs::write(&artifact, &input)?;
+                return Err(format!("{name}: see {}", artifact.display()).into());
+            }
+            inputs += 1;
+        }
+        println!("{name}: {inputs} inputs, nothing broken");
+    }
+    Ok(())
+}
+
+/// An input like those of the corpus.
+fn change(corpus: &[Vec<u8>], dice: &mut Seeded) -> Vec<u8> {
+    let mut below = |bound: usize| usize::try_from(dice.choose(bound.max(1) as u64)).unwrap_or_default();
+    let mut input = corpus[below(corpus.len())].clone();
+    for _ in 0..=below(6) {
+        let at = below(input.len() + 1);
+        match below(6) {
+            0 => input.truncate(at),
+            1 => input.insert(at, below(256) as u8),
+            2 if at < input.len() => drop(input.remove(at)),
+            3 if at < input.len() => input[at] ^= 1 << below(8),
+            4 => {
+                let other = &corpus[below(corpus.len())];
+                let from = below(other.len() + 1);
+                input.splice(at.., other[from..].iter().copied());
+            }
+            _ => {
+                let length = below(32);
+                let more: Vec<u8> = (0..length).map(|_| below(256) as u8).collect();
+                input.splice(at..at, more);
+            }
+        }
+    }
+    input
+}
