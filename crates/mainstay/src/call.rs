@@ -240,6 +240,9 @@ impl Call<'_> {
                         to.subchannel.address()
                     ))));
                 };
+                if let Some(wake) = to.wake {
+                    self.hub.inspector.wake(wake);
+                }
                 Ok(Step::Go(Way {
                     sender,
                     authority: to.authority.and_then(|authority| Authority::try_from(authority).ok()),
