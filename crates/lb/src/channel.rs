@@ -16,6 +16,7 @@ use mainstay_xds::deps::{self, DependencyManager, DepsSettings, DnsName};
 use mainstay_xds::name::{ResourceKey, Target};
 
 use crate::breaker::Counter;
+use crate::orca::LoadSink;
 use crate::snapshot::{Snapshot, Wake};
 use crate::tree::{Connectivity, Context, Host, Subchannel, SubchannelId, SubchannelSpec, Tree};
 
@@ -303,6 +304,10 @@ impl<H: Host> Host for InnerHost<'_, H> {
 
     fn release(&mut self, id: SubchannelId) {
         self.shell.release(id);
+    }
+
+    fn watch_load(&mut self, id: SubchannelId, period: Duration, sink: LoadSink) {
+        self.shell.watch_load(id, period, sink);
     }
 
     fn request_reresolution(&mut self) {

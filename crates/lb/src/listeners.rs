@@ -6,6 +6,7 @@ use http::HeaderMap;
 
 use crate::breaker::InFlight;
 use crate::calls::{CallCounter, Counted};
+use crate::orca::Reports;
 
 /// Everyone on the way of an RPC through the tree who wants to hear how it ends. Dropped without a word, they take the
 /// RPC for cancelled.
@@ -13,6 +14,8 @@ use crate::calls::{CallCounter, Counted};
 pub struct Listeners {
     in_flight: Option<InFlight>,
     counted: Counted,
+    request: Option<InFlight>,
+    reports: Option<Arc<Reports>>,
 }
 
 /// How an RPC ended.
@@ -27,13 +30,28 @@ pub struct Ending<'a> {
 impl Listeners {
     /// Tells everyone.
     pub fn end(self, ending: Ending<'_>) {
-        drop(self.in_flight); // Whatever the status (L-86).
+        drop((self.in_flight, self.request)); // Whatever the status (L-86, L-105).
         self.counted.end(ending.code == 0);
+        if let (Some(reports), Some(trailers)) = (self.reports, ending.trailers) {
+            reports.read_trailers(trailers); // L-109
+        }
     }
 
     /// Lets everyone go: the RPC never reached the endpoint, so it says nothing about it.
     pub fn withdraw(self) {
         self.counted.withdraw();
+    }
+
+    /// Adds who reads the report that comes with the status, if anyone does.
+    pub(crate) fn with_reports(mut self, reports: Option<&Arc<Reports>>) -> Self {
+        self.reports = reports.cloned();
+        self
+    }
+
+    /// Adds the place among the requests of an endpoint (L-105).
+    pub(crate) fn with_request(mut self, request: InFlight) -> Self {
+        self.request = Some(request);
+        self
     }
 
     /// Adds the place in the circuit breaker.

@@ -14,10 +14,12 @@ use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
+use crate::orca::LoadSink;
 use crate::picker::Picker;
 use crate::policy::cds::{Cds, CdsConfig};
 use crate::policy::{Cx, Event, What};
 use crate::pool::{Handles, Pool};
+use crate::request_hash::random_hash;
 use crate::routing::RouteTable;
 use crate::snapshot::{Content, Failure, Snapshot, Wake, Works};
 use crate::timers::{Owner, Timers};
@@ -83,6 +85,10 @@ pub trait Host {
     /// there is none. The same for every channel of the process (L-86).
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter>;
 
+    /// Asks the endpoint at the other end of a connection for a report of its load each `period`, until the connection
+    /// is lost or released, or the sink is not wanted any more (A51).
+    fn watch_load(&mut self, _id: SubchannelId, _period: Duration, _sink: LoadSink) {}
+
     /// Where channels share parsed resources, if they do.
     fn interner(&mut self) -> Option<&mut dyn Intern> {
         None
@@ -118,6 +124,8 @@ pub struct Tree<S: Subchannel> {
     /// What RPCs still go by, if that is not the configuration.
     warming: Option<Warming>,
     warm_bound: Option<Duration>,
+    /// Drawn when a route first asks for it.
+    channel_id: Option<u64>,
 }
 
 /// What RPCs are routed by.
@@ -161,6 +169,7 @@ impl<S: Subchannel> Tree<S> {
             changed: false,
             warming: None,
             warm_bound: Some(warm::BOUND),
+            channel_id: None,
         }
     }
 
@@ -260,6 +269,9 @@ impl<S: Subchannel> Tree<S> {
                 known.chain(routes.clusters()).cloned().collect()
             }
         };
+        if self.channel_id.is_none() && routes.needs_channel_id() {
+            self.channel_id = Some(random_hash(cx.choose));
+        }
         let before = self.take_kept();
         let below = below_aggregates(&config);
         for name in concerned {
@@ -368,7 +380,8 @@ impl<S: Subchannel> Tree<S> {
                 others.push((Arc::clone(name), Arc::clone(picker)));
             }
         }
-        Content::Works(Works { routes: Arc::clone(routes), default_limit, pickers, others })
+        let channel_id = self.channel_id.unwrap_or_default();
+        Content::Works(Works { routes: Arc::clone(routes), default_limit, channel_id, pickers, others })
     }
 }
 

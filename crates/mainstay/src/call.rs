@@ -245,8 +245,8 @@ impl Call<'_> {
                         to.subchannel.address()
                     ))));
                 };
-                if let Some(keep) = to.keep {
-                    self.hub.inspector.wake(keep);
+                for wake in [to.keep, to.wake].into_iter().flatten() {
+                    self.hub.inspector.wake(wake);
                 }
                 Ok(Step::Go(Way {
                     sender,

@@ -33,13 +33,17 @@ pub(crate) mod cds;
 mod child_names;
 mod cluster_impl;
 mod endpoint_policy;
+mod least_request;
 mod outlier_detection;
 pub(crate) mod override_host;
 mod pick_first;
 mod priority;
+mod random_subsetting;
+mod ring_hash;
 mod roster;
 mod round_robin;
 mod switch;
+mod weighted_round_robin;
 mod weighted_target;
 
 /// State of a subchannel or of a policy.

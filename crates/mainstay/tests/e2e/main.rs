@@ -1,5 +1,6 @@
 //! Mainstay end to end: real control planes, real backends, real sockets. One binary, so that it links once.
 
+mod balance;
 mod channel;
 mod channelz;
 mod common;
