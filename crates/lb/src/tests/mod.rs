@@ -5,6 +5,7 @@ mod cluster_impl;
 mod cluster_manager;
 mod decisions;
 mod distribution;
+mod load;
 mod outlier_detection;
 mod override_host;
 mod peers;
