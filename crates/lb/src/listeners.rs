@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
+use mainstay_xds::lrs::Load;
+use mainstay_xds::orca::ORCA_TRAILER;
 
 use crate::breaker::InFlight;
 use crate::calls::{CallCounter, Counted};
@@ -16,6 +18,7 @@ pub struct Listeners {
     counted: Counted,
     request: Option<InFlight>,
     reports: Option<Arc<Reports>>,
+    load: Option<Load>,
 }
 
 /// How an RPC ended.
@@ -35,11 +38,18 @@ impl Listeners {
         if let (Some(reports), Some(trailers)) = (self.reports, ending.trailers) {
             reports.read_trailers(trailers); // L-109
         }
+        if let Some(load) = self.load {
+            let orca = ending.trailers.and_then(|trailers| trailers.get(ORCA_TRAILER));
+            load.end(ending.code == 0, orca.map(HeaderValue::as_bytes));
+        }
     }
 
     /// Lets everyone go: the RPC never reached the endpoint, so it says nothing about it.
     pub fn withdraw(self) {
         self.counted.withdraw();
+        if let Some(load) = self.load {
+            load.withdraw();
+        }
     }
 
     /// Adds who reads the report that comes with the status, if anyone does.
@@ -57,6 +67,12 @@ impl Listeners {
     /// Adds the place in the circuit breaker.
     pub(crate) fn with_place(mut self, in_flight: InFlight) -> Self {
         self.in_flight = Some(in_flight);
+        self
+    }
+
+    /// Adds the RPC in the load reports, if there are any.
+    pub(crate) fn with_load(mut self, load: Option<Load>) -> Self {
+        self.load = load;
         self
     }
 

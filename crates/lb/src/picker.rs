@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderMap;
 use mainstay_xds::Choose;
+use mainstay_xds::lrs::ClusterLoad;
 use mainstay_xds::resource::endpoint::DropCategory;
 
 use crate::breaker::Counter;
@@ -87,6 +88,8 @@ pub(crate) struct ClusterPicker<S> {
     pub(crate) drops: Arc<[DropCategory]>,
     pub(crate) max_requests: u32,
     pub(crate) counter: Arc<Counter>,
+    /// Where RPCs are counted, if someone wants to know.
+    pub(crate) load: Option<Arc<ClusterLoad>>,
     pub(crate) child: Picker<S>,
 }
 
@@ -353,8 +356,11 @@ impl<S> SessionHost<S> {
 impl<S: Subchannel> ClusterPicker<S> {
     /// Drops, then the circuit breaker, then the child (L-85).
     fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
-        for drop in self.drops.iter() {
+        for (place, drop) in self.drops.iter().enumerate() {
             if drop.per_million > 0 && args.choose.choose(MILLION) < u64::from(drop.per_million) {
+                if let Some(load) = &self.load {
+                    load.count_drop(place);
+                }
                 return Pick::Drop(format!("EDS-configured drop: {} (cluster {:?})", drop.category, self.name));
             }
         }
@@ -365,7 +371,9 @@ impl<S: Subchannel> ClusterPicker<S> {
             // Counted only now, so that RPCs that wait take no place; and so asked again.
             Pick::Send(ready, listeners) => match self.counter.try_acquire(self.max_requests) {
                 Some(in_flight) => {
-                    Pick::Send(ready, listeners.with_place(in_flight).with_counter(ready.counter.as_ref()))
+                    let load = self.load.as_ref().map(|load| load.begin(ready.subchannel.address())); // C-77
+                    let listeners = listeners.with_place(in_flight).with_counter(ready.counter.as_ref());
+                    Pick::Send(ready, listeners.with_load(load))
                 }
                 None => self.break_circuit(),
             },
@@ -376,6 +384,9 @@ impl<S: Subchannel> ClusterPicker<S> {
     }
 
     fn break_circuit(&self) -> Pick<'_, S> {
+        if let Some(load) = &self.load {
+            load.count_circuit_drop();
+        }
         let (name, max) = (&self.name, self.max_requests);
         Pick::Drop(format!("circuit breaker drop (cluster {name:?} has {max} requests in flight, its limit)"))
     }

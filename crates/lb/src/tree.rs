@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use mainstay_xds::client::Intern;
 use mainstay_xds::deps::{ClusterChildren, ClusterResult, ConfigError, XdsConfig};
+use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::{Choose, Time};
 
@@ -117,6 +118,7 @@ pub struct Tree<S: Subchannel> {
     pool: Pool,
     timers: Timers,
     handles: Handles<S>,
+    loads: LoadStore,
     /// Clusters whose pickers may be out of date.
     touched: BTreeSet<u32>,
     /// Whether anything but pickers changed since the last snapshot.
@@ -165,6 +167,7 @@ impl<S: Subchannel> Tree<S> {
             pool: Pool::default(),
             timers: Timers::default(),
             handles: Handles::new(),
+            loads: LoadStore::default(),
             touched: BTreeSet::new(),
             changed: false,
             warming: None,
@@ -212,6 +215,11 @@ impl<S: Subchannel> Tree<S> {
         }
         self.switch_if_warm(cx);
         self.pool.flush(cx.host, &mut self.handles);
+    }
+
+    /// What RPCs count for load reports.
+    pub fn loads(&mut self) -> &mut LoadStore {
+        &mut self.loads
     }
 
     /// When [`Tree::handle_timeout`] is due.
@@ -356,6 +364,7 @@ impl<S: Subchannel> Tree<S> {
             pool: &mut self.pool,
             timers: &mut self.timers,
             breakers: &mut |cluster, eds_service| host.circuit_breaker(cluster, eds_service),
+            loads: &mut self.loads,
             last_policy: &mut self.last_policy,
             health: None,
             cluster,

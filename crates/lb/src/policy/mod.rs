@@ -17,6 +17,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use mainstay_xds::deps::ClusterConfig;
+use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::endpoint::{Endpoint, EndpointCollection, HealthStatus, Locality};
 use mainstay_xds::resource::lb_policy::LbPolicy;
 use mainstay_xds::{Choose, Time};
@@ -67,6 +68,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) timers: &'a mut Timers,
     /// Finds the counter of {cluster, EDS service name}.
     pub(crate) breakers: &'a mut dyn FnMut(&str, &str) -> Arc<Counter>,
+    /// Where RPCs are counted for load reports.
+    pub(crate) loads: &'a mut LoadStore,
     pub(crate) last_policy: &'a mut u64,
     /// Where endpoints join, if their RPCs are counted (A50).
     pub(crate) health: Option<Health>,

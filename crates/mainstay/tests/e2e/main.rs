@@ -10,6 +10,7 @@ mod csds;
 mod fallback;
 mod fault_injection;
 mod faulty_network;
+mod load_reports;
 mod logical_dns;
 mod outlier_detection;
 mod proxy;
