@@ -140,6 +140,10 @@ impl Subchannel for Handle {
     fn is_ready(&self) -> bool {
         true
     }
+
+    fn address(&self) -> SocketAddr {
+        *self.0
+    }
 }
 
 impl Choose for Random {

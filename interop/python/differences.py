@@ -17,7 +17,7 @@ def read_rules() -> dict[tuple[str, str], str]:
 
 def differing(table: dict) -> list[tuple[str, str]]:
     """Who saw something else than ours, in which scenario."""
-    return [(name, client) for name, row in table.items() for client, seen in row.items() if seen != row[OURS]]
+    return [(name, client) for name, row in table.items() for client, seen in row.items() if seen != row.get(OURS, seen)]
 
 
 def unexplained(table: dict) -> list[str]:
@@ -41,4 +41,12 @@ def explained(table: dict) -> list[str]:
     return [f"- {name}, {client}: {RULES[name, client]}" for name, client in differing(table) if (name, client) in RULES]
 
 
+def is_known_race(client: str, outcome: str) -> bool:
+    """Whether an RPC failed by a defect of that client that shows now and then."""
+    return client in RACES and RACES[client] in outcome
+
+
+# grpc-go puts new routes and new pickers into force one after the other, so an RPC in between may find no cluster. Ours
+# come in one snapshot and are not excused.
+RACES = {"grpc-go": "unknown cluster selected for RPC"}
 RULES = read_rules()

@@ -8,10 +8,6 @@ from world import CLIENTS, Client, Config, Red, World, eventually, expect
 TARGET = "xds:///listener_0"
 DIFFERS = "differs"
 
-# Defects of others that show now and then. grpc-go puts new routes and new pickers into force one after the other, so
-# an RPC in between may find no cluster. Ours come in one snapshot and are not excused.
-KNOWN = {"grpc-go": "unknown cluster selected for RPC"}
-
 
 class Script:
     """Plays the script against one kind of control plane and notes what each client made of each step."""
@@ -73,7 +69,7 @@ class Script:
                 else:
                     client.settles_on(expected, since, within)
                 failed = [outcome for outcome in client.outcomes(since) if strict and outcome.startswith("! ")]
-                excused = [outcome for outcome in failed if KNOWN.get(client.kind, "\n") in outcome]
+                excused = [outcome for outcome in failed if differences.is_known_race(client.kind, outcome)]
                 expect(failed == excused, f"{len(failed)} RPCs failed, first: {failed[:1]}")
                 row[client.kind] = f"pass, {len(excused)} RPCs lost to its known race" if excused else "pass"
             except Red as red:

@@ -290,7 +290,7 @@ def assignment(name: str, addresses: list[str]) -> dict:
 class Client:
     """An xDS client that prints what becomes of each RPC."""
 
-    def __init__(self, world: World, kind: str, target: str, bootstrap: pathlib.Path):
+    def __init__(self, world: World, kind: str, target: str, bootstrap: pathlib.Path, more_env: dict | None = None):
         self.kind = kind
         programs = world.programs
         arguments = {
@@ -303,7 +303,7 @@ class Client:
             "GRPC_XDS_BOOTSTRAP": str(bootstrap),
             "GRPC_EXPERIMENTAL_XDS_FALLBACK": "true",
             "GRPC_EXPERIMENTAL_XDS_FEDERATION": "true",
-            "GRPC_EXPERIMENTAL_XDS_DATA_ERROR_HANDLING": "true",
+            **(more_env or {}),
         }
         self.process = world.run([*arguments, f"--server={target}", f"--qps={QPS}"], env)
 

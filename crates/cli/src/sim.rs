@@ -39,7 +39,7 @@ use crate::{
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
     /// How many worlds to run
-    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
 
     /// The first seed
@@ -273,11 +273,11 @@ fn show(line: &str, output: &mut Output) -> Result<(), Failure> {
 
 fn play(bootstrap: &Path, resources: &Path, target: Option<&str>, output: &mut Output) -> Result<(), Failure> {
     let scenario = Arc::new(scenario(bootstrap, resources, target)?);
-    output.line(format_args!(
-        "{}: {} servers, outages of 30 s",
-        styled(TITLE, &scenario.target.canonical),
-        scenario.planes.len()
-    ))?;
+    let servers = match scenario.planes.len() {
+        1 => "1 server".to_owned(),
+        many => format!("{many} servers"),
+    };
+    output.line(format_args!("{}: {servers}, outages of 30 s", styled(TITLE, &scenario.target.canonical)))?;
     let rehearsals = rehearse(&scenario)
         .map_err(|violation| Failure::failed(format!("something that must hold does not: {violation}")))?;
     rehearsals.iter().try_for_each(|rehearsal| tell(rehearsal, output))?;
@@ -333,7 +333,17 @@ fn scenario(bootstrap: &Path, resources: &Path, target: Option<&str>) -> Result<
             format!("xds:///{name}")
         }
     };
-    Scenario::of_setup(&target, parsed, &messages).map_err(|error| Failure::usage(format!("--target: {error}")))
+    let scenario =
+        Scenario::of_setup(&target, parsed, &messages).map_err(|error| Failure::usage(format!("--target: {error}")))?;
+    let listeners = messages.iter().filter(|(kind, ..)| *kind == ResourceType::Listener);
+    let names: Vec<_> = listeners.map(|(_, name, _)| name.as_str()).collect();
+    let wanted = &*scenario.target.listener;
+    if names.contains(&wanted) {
+        return Ok(scenario);
+    }
+    let known: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
+    Err(Failure::usage(format!("{target} needs the Listener {wanted:?}, which is not in {}", resources.display()))
+        .tip(format!("the Listeners there are {}", known.join(", "))))
 }
 
 fn unreadable(directory: &Path, errors: &LoadErrors) -> Failure {

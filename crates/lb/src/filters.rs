@@ -5,14 +5,18 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use mainstay_xds::resource::filter::{
-    AbortStatus, DelayTime, Fault, FaultShare, FilterConfig, FilterOverride, FilterOverrides, HttpFilter,
+    AbortStatus, DelayTime, Fault, FaultShare, FilterConfig, FilterOverride, FilterOverrides, HttpFilter, SessionCookie,
 };
 use mainstay_xds::{Choose, code_of_http_status};
+
+use crate::session::Session;
+use crate::snapshot::Rpc;
 
 /// The filters of a route or of one of its weighted clusters, overrides applied, in the order of the chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filters {
     faults: Box<[Arc<Fault>]>,
+    session: Option<Arc<SessionCookie>>,
 }
 
 /// One thing that a filter does to an RPC before it is sent.
@@ -45,11 +49,26 @@ impl Filters {
                 Some(_) | None => (!filter.disabled).then(|| Arc::clone(fault)),
             }
         };
-        Self { faults: chain.iter().filter_map(fault).collect() }
+        let session = |filter: &HttpFilter| {
+            let FilterConfig::StatefulSession(cookie) = &filter.config else { return None };
+            match overrides.iter().find_map(|overrides| overrides.get(&filter.name)) {
+                Some(FilterOverride::StatefulSession(cookie)) => cookie.clone(),
+                Some(FilterOverride::Disabled) => None,
+                Some(_) | None => cookie.clone().filter(|_| !filter.disabled),
+            }
+        };
+        // Of several sessions the first counts: an RPC goes to one endpoint only.
+        let session = chain.iter().find_map(session);
+        Self { faults: chain.iter().filter_map(fault).collect(), session }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.faults.is_empty()
+        self.faults.is_empty() && self.session.is_none()
+    }
+
+    /// The session of an RPC, if there are any on its route.
+    pub(crate) fn session(&self, rpc: Rpc<'_>) -> Option<Session> {
+        self.session.as_ref().and_then(|cookie| Session::read(cookie, rpc))
     }
 
     /// What is to be done to an RPC with these headers, in order. Every share is drawn for by itself (S-51).
@@ -232,7 +251,7 @@ mod tests {
             map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         let mut script = Script { draws: draws.iter().copied().collect(), ..Default::default() };
-        let filters = Filters { faults: [Arc::new(fault.clone())].into() };
+        let filters = Filters { faults: [Arc::new(fault.clone())].into(), session: None };
         filters.inject(&map, &mut script).into_iter().map(|injected| injected.effect).collect()
     }
 

@@ -21,6 +21,7 @@ mod pool;
 mod request_hash;
 mod retry;
 mod routing;
+mod session;
 mod snapshot;
 #[cfg(test)]
 mod testbed;

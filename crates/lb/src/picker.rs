@@ -1,6 +1,7 @@
 //! Pickers: what the policies decided, as plain data that many RPCs read at once.
 
 use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,8 +12,11 @@ use mainstay_xds::resource::endpoint::DropCategory;
 use crate::breaker::Counter;
 use crate::calls::CallCounter;
 use crate::listeners::Listeners;
+use crate::policy::override_host::Used;
 use crate::request_hash::{HashSteps, random_hash};
+use crate::session::{Session, SessionPick};
 use crate::snapshot::{Outlook, Wake};
+use crate::timers::Owner;
 use crate::tree::Subchannel;
 
 mod least_request;
@@ -21,7 +25,7 @@ mod stride;
 
 pub(crate) use least_request::LeastRequestPicker;
 pub(crate) use ring::{Ring, RingPicker, Spot};
-pub(crate) use stride::StridePicker;
+pub(crate) use stride::{Reporting, StridePicker};
 
 /// What becomes of RPCs at some point of the tree. Texts are whole sentences only at the top.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +48,8 @@ pub(crate) enum Picker<S> {
     Ring(Box<RingPicker<S>>),
     /// By weight.
     Weighted(Weighted<S>),
+    /// Where the session of an RPC lives, if that can be.
+    Override(Box<OverridePicker<S>>),
     /// To a cluster, after drops and circuit breaker.
     Cluster(Box<ClusterPicker<S>>),
 }
@@ -84,6 +90,40 @@ pub(crate) struct ClusterPicker<S> {
     pub(crate) child: Picker<S>,
 }
 
+/// The endpoints of a cluster that has sessions, and what RPCs do that belong nowhere yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OverridePicker<S> {
+    /// By address, in order.
+    pub(crate) hosts: Box<[SessionHost<S>]>,
+    pub(crate) child: Picker<S>,
+}
+
+/// One address that a session may want.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SessionHost<S> {
+    pub(crate) address: SocketAddr,
+    /// Who keeps it.
+    pub(crate) owner: Owner,
+    /// All addresses of its endpoint.
+    pub(crate) endpoint: Arc<[SocketAddr]>,
+    pub(crate) link: HostLink<S>,
+    pub(crate) used: Arc<Used>,
+    /// Whether it is known already that a session uses it.
+    pub(crate) kept: bool,
+}
+
+/// How an address can be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum HostLink<S> {
+    Ready(Ready<S>),
+    Idle,
+    Connecting,
+    /// Nobody has a subchannel for it.
+    Missing,
+    /// It fails, or its health forbids it.
+    Unusable,
+}
+
 /// Where the next RPC goes. Any two are equal: the position is no part of what was decided.
 #[derive(Debug, Default)]
 pub(crate) struct Position(AtomicUsize);
@@ -98,6 +138,8 @@ pub(crate) struct PickArgs<'a> {
     channel_id: u64,
     /// What is to be woken although the RPC is sent elsewhere.
     pub(crate) wake: Option<Wake>,
+    /// Of an RPC that belongs to a session, or begins one.
+    pub(crate) session: Option<(&'a Session, &'a mut SessionPick)>,
 }
 
 /// The result of a pick.
@@ -123,12 +165,17 @@ pub(crate) struct Reason<'a, S> {
 
 impl<'a> PickArgs<'a> {
     pub(crate) fn new(choose: &'a mut dyn Choose, headers: &'a HeaderMap, hash: &'a mut Option<u64>) -> Self {
-        Self { choose, headers, hash, hash_steps: None, channel_id: 0, wake: None }
+        Self { choose, headers, hash, hash_steps: None, channel_id: 0, wake: None, session: None }
     }
 
     /// With how requests are hashed.
     pub(crate) fn hashed_by(self, steps: &'a HashSteps, channel_id: u64) -> Self {
         Self { hash_steps: Some(steps), channel_id, ..self }
+    }
+
+    /// For an RPC that may belong to a session; what comes of that is noted in `pick`.
+    pub(crate) fn of_session(self, session: Option<&'a Session>, pick: &'a mut SessionPick) -> Self {
+        Self { session: session.map(|session| (session, pick)), ..self }
     }
 
     /// Makes the hash if the route says how: the next snapshot may not have that route.
@@ -181,6 +228,7 @@ impl<S: Subchannel> Picker<S> {
             Self::Weighted(weighted) => {
                 weighted.entries.iter().map(|(_, picker)| picker.outlook()).max().unwrap_or(Outlook::Fail)
             }
+            Self::Override(sessions) => sessions.child.outlook(),
             Self::Cluster(cluster) => cluster.child.outlook(),
         }
     }
@@ -197,6 +245,7 @@ impl<S: Subchannel> Picker<S> {
             Self::LeastRequest(least_request) => least_request.pick(args),
             Self::Ring(ring) => ring.pick(args),
             Self::Weighted(weighted) => weighted.pick(args),
+            Self::Override(sessions) => sessions.pick(args),
             Self::Cluster(cluster) => cluster.pick(args),
         }
     }
@@ -241,6 +290,51 @@ impl<S: Subchannel> Weighted<S> {
         // Normally the first; the others only if every connection of that one died since.
         let mut picks = after.iter().chain(before).map(|(_, picker)| picker.pick(args));
         picks.find(|pick| !pick.is_lost()).unwrap_or_else(Pick::lost)
+    }
+}
+
+impl<S: Subchannel> OverridePicker<S> {
+    /// Where the cookie says, as long as that is or becomes reachable; else as the child says (L-97).
+    fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
+        let Some((session, result)) = &mut args.session else { return self.child.pick(args) };
+        let (mut idle, mut connecting, mut missing) = (None, false, None);
+        for host in session.hosts().iter().filter_map(|address| self.host(*address)) {
+            match &host.link {
+                HostLink::Ready(ready) if ready.subchannel.is_ready() => {
+                    host.use_for(result);
+                    return Pick::Send(ready, Listeners::default());
+                }
+                HostLink::Ready(_) | HostLink::Connecting => connecting = true,
+                HostLink::Idle => idle = idle.or(Some(host)),
+                HostLink::Missing => missing = missing.or(Some(host)),
+                HostLink::Unusable => {}
+            }
+        }
+        let asleep = idle.or(missing.filter(|_| !connecting));
+        if asleep.is_some() || connecting {
+            let wake = asleep.map(|host| Wake(host.owner));
+            return Pick::Wait(Reason { wake, ..Reason::new(SESSION) });
+        }
+        let pick = self.child.pick(args);
+        if let (Pick::Send(ready, _), Some((_, result))) = (&pick, &mut args.session)
+            && let Some(host) = self.host(ready.subchannel.address())
+        {
+            host.use_for(result);
+        }
+        pick
+    }
+
+    fn host(&self, address: SocketAddr) -> Option<&SessionHost<S>> {
+        let place = self.hosts.binary_search_by_key(&address, |host| host.address).ok()?;
+        self.hosts.get(place)
+    }
+}
+
+impl<S> SessionHost<S> {
+    fn use_for(&self, session: &mut SessionPick) {
+        self.used.note();
+        session.endpoint = Some(Arc::clone(&self.endpoint));
+        session.keep = (!self.kept).then_some(Wake(self.owner));
     }
 }
 
@@ -317,6 +411,8 @@ impl Hash for Position {
 }
 
 const IDLE: &str = "connecting again after a time without connection";
+
+const SESSION: &str = "connecting to the endpoint of the session";
 
 const LOST: &str = "connections were just lost; reconnecting";
 

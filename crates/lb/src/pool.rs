@@ -111,6 +111,13 @@ impl Pool {
         self.entry(id).map_or(State::Idle, |entry| entry.state)
     }
 
+    /// The subchannel for `spec`, if someone below this cluster has it.
+    pub(crate) fn find(&self, spec: &SubchannelSpec, cluster: u32) -> Option<SubchannelId> {
+        let id = *self.by_spec.get(spec)?;
+        let users = self.entry(id)?.users.as_slice();
+        users.iter().any(|user| user.cluster == cluster).then_some(id)
+    }
+
     /// Why the last attempt to connect failed, with the address.
     pub(crate) fn last_error(&self, id: SubchannelId) -> Option<String> {
         let entry = self.entry(id)?;

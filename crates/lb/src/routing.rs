@@ -128,7 +128,12 @@ impl RouteTable {
 
     /// Whether a route names this cluster.
     pub(crate) fn names(&self, cluster: &str) -> bool {
-        self.clusters.binary_search_by(|name| (**name).cmp(cluster)).is_ok()
+        self.place(cluster).is_some()
+    }
+
+    /// The place of a cluster that a route names.
+    pub(crate) fn place(&self, cluster: &str) -> Option<usize> {
+        self.clusters.binary_search_by(|name| (**name).cmp(cluster)).ok()
     }
 
     /// The filter chain of the listener.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use mainstay_xds::Choose;
 use mainstay_xds::resource::route::{ForwardAction, RetryPolicy, RouteAction};
 
@@ -11,6 +11,7 @@ use crate::filters::Injected;
 use crate::listeners::Listeners;
 use crate::picker::{Pick, PickArgs, Picker, Reason};
 use crate::routing::{Found, RouteTable};
+use crate::session::{Session, SessionPick};
 use crate::timers::Owner;
 use crate::tree::Subchannel;
 
@@ -71,6 +72,7 @@ struct ChosenRoute {
     limit: Option<Duration>,
     auto_host_rewrite: bool,
     retry: Option<Arc<RetryPolicy>>,
+    session: Option<Session>,
 }
 
 /// What becomes of an RPC.
@@ -104,6 +106,10 @@ pub struct SendTo<'a, S: Subchannel> {
     pub listeners: Listeners,
     /// Something to hand to the core although the RPC need not wait for it.
     pub wake: Option<Wake>,
+    /// `set-cookie` to add to the headers of the response, for the session of the RPC (L-94).
+    pub set_cookie: Option<HeaderValue>,
+    /// Hand it to the core: the session begins to use a connection that must be kept for it.
+    pub keep: Option<Wake>,
 }
 
 /// A part of the tree that connects only when an RPC needs it.
@@ -150,12 +156,18 @@ impl Chosen {
 }
 
 impl ChosenRoute {
-    fn new(cluster: &Arc<str>, limit: Option<Duration>, forward: &ForwardAction) -> Arc<Self> {
+    fn new(
+        cluster: &Arc<str>,
+        limit: Option<Duration>,
+        forward: &ForwardAction,
+        session: Option<Session>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             cluster: Arc::clone(cluster),
             limit,
             auto_host_rewrite: forward.auto_host_rewrite,
             retry: forward.retry.clone(),
+            session,
         })
     }
 }
@@ -193,16 +205,21 @@ impl<S: Subchannel> Snapshot<S> {
             }
             Content::Broken(failure) => return Decision::Fail(failure.clone()),
         };
+        let mut session_pick = SessionPick::default();
         if let Some(route) = chosen.route.as_deref()
             && let Some((cluster, picker)) = works.cluster(&route.cluster)
         {
-            let mut args = PickArgs::new(choose, rpc.headers, &mut chosen.hash);
+            let args = PickArgs::new(choose, rpc.headers, &mut chosen.hash);
+            let mut args = args.of_session(route.session.as_ref(), &mut session_pick);
             return decide(cluster, picker, route.limit, route.auto_host_rewrite, &mut args);
         }
         let (forward, place, found) = match works.route(rpc, choose) {
             Ok(found) => found,
             Err(failure) => return Decision::Drop(failure),
         };
+        let session = found.filters.and_then(|filters| filters.session(rpc));
+        let wanted = session.as_ref().and_then(Session::cluster).filter(|wanted| forward.target.names(wanted));
+        let place = wanted.and_then(|wanted| works.routes.place(wanted)).unwrap_or(place); // A60
         let (Some(cluster), Some(picker)) = (works.routes.clusters().get(place), works.pickers.get(place)) else {
             return Decision::Drop(Failure::internal("route without a cluster".into()));
         };
@@ -212,10 +229,11 @@ impl<S: Subchannel> Snapshot<S> {
             let effects = filters.inject(rpc.headers, args.choose);
             if !effects.is_empty() {
                 args.keep_hash();
-                chosen.route = Some(ChosenRoute::new(cluster, limit, forward));
+                chosen.route = Some(ChosenRoute::new(cluster, limit, forward, session));
                 return Decision::Inject(effects);
             }
         }
+        args = args.of_session(session.as_ref(), &mut session_pick);
         let decision = decide(cluster, picker, limit, forward.auto_host_rewrite, &mut args);
         let is_needed_again = match decision {
             Decision::Wait(..) | Decision::Fail(_) => true,
@@ -224,7 +242,7 @@ impl<S: Subchannel> Snapshot<S> {
         };
         if is_needed_again {
             args.keep_hash();
-            chosen.route = Some(ChosenRoute::new(cluster, limit, forward));
+            chosen.route = Some(ChosenRoute::new(cluster, limit, forward, session));
         }
         decision
     }
@@ -251,7 +269,7 @@ impl<S: Subchannel> Works<S> {
     }
 
     fn cluster(&self, name: &str) -> Option<(&Arc<str>, &Picker<S>)> {
-        if let Ok(place) = self.routes.clusters().binary_search_by(|cluster| (**cluster).cmp(name)) {
+        if let Some(place) = self.routes.place(name) {
             return Some((self.routes.clusters().get(place)?, self.pickers.get(place)?));
         }
         let place = self.others.binary_search_by(|(cluster, _)| (**cluster).cmp(name)).ok()?;
@@ -290,6 +308,11 @@ fn decide<'a, S: Subchannel>(
             authority: ready.hostname.as_deref().filter(|_| auto_host_rewrite),
             listeners,
             wake: args.wake,
+            set_cookie: args.session.as_ref().and_then(|(session, pick)| {
+                let address = ready.subchannel.address();
+                session.set_cookie(address, pick.endpoint.as_deref().unwrap_or(&[address]), cluster)
+            }),
+            keep: args.session.as_ref().and_then(|(_, pick)| pick.keep),
         }),
         Pick::Wait(reason) => Decision::Wait(Failure::unavailable(reason.explain(cluster)), reason.wake),
         Pick::Fail(reason) => Decision::Fail(Failure::unavailable(reason.explain(cluster))),

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName};
 use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ClusterError, ConfigError, ResolvedEndpoints, XdsConfig};
 use mainstay_xds::resource::cluster::{Cluster, ClusterKind, OverrideHostStatuses};
@@ -18,6 +20,7 @@ use mainstay_xds::resource::endpoint::{
     Addresses, Endpoint, EndpointCollection, EndpointSource, Endpoints, HealthStatus, Locality, LocalityEndpoints,
     Priority,
 };
+use mainstay_xds::resource::filter::{FilterConfig, HttpFilter, SessionCookie};
 use mainstay_xds::resource::lb_policy::LbPolicy;
 use mainstay_xds::resource::listener::{HttpConnectionManager, RouteSource};
 use mainstay_xds::resource::matcher::PathMatcher;
@@ -192,6 +195,31 @@ impl World {
         (0..n).map(|_| call()).collect()
     }
 
+    /// What becomes of an RPC whose cookie `sid` has this content: as [`World::rpc`] says, and the content of the
+    /// cookie that the answer sets. What the decision asks for is done.
+    pub(crate) fn rpc_of_session(&mut self, path: &str, cookie: &str) -> (String, String) {
+        let mut headers = HeaderMap::new();
+        if !cookie.is_empty() {
+            let value = format!("sid={}", STANDARD.encode(cookie));
+            headers.insert(http::header::COOKIE, value.parse().expect("a header value"));
+        }
+        let snapshot = Arc::clone(&self.snapshot);
+        let (outcome, set, wake) = match snapshot.decide(Rpc { path, headers: &headers }, &mut self.script) {
+            Decision::Send(to) => (format!("send {}", to.subchannel.port), to.set_cookie, to.keep),
+            Decision::Wait(_, wake) => ("wait".to_owned(), None, wake),
+            other => (format!("{other:?}"), None, None),
+        };
+        if let Some(wake) = wake {
+            self.call(|tree, cx| tree.wake(cx, wake));
+        }
+        let set = set.map(|set| {
+            let text = set.to_str().expect("a text");
+            let value = text.strip_prefix("sid=").and_then(|rest| rest.split(';').next()).expect("a value");
+            String::from_utf8(STANDARD.decode(value).expect("base64")).expect("a text")
+        });
+        (outcome, set.unwrap_or_default())
+    }
+
     /// The ports that `n` RPCs would go to; they are not counted.
     pub(crate) fn look(&mut self, n: usize) -> Vec<u16> {
         let (snapshot, headers) = (Arc::clone(&self.snapshot), HeaderMap::new());
@@ -286,6 +314,10 @@ impl Subchannel for Handle {
     fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
     }
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], self.port))
+    }
 }
 
 impl PartialEq for Handle {
@@ -337,6 +369,15 @@ pub(crate) fn routed(
         clusters: clusters.into_iter().map(|cluster| (Arc::clone(&cluster.name), Ok(Arc::new(cluster)))).collect(),
         mixed_sources: false,
     }
+}
+
+/// The same with a filter chain that gives RPCs a session with the cookie `sid`.
+pub(crate) fn with_sessions(mut config: XdsConfig) -> XdsConfig {
+    let cookie = SessionCookie { name: "sid".into(), path: String::new(), ttl: Duration::ZERO };
+    let config_of = FilterConfig::StatefulSession(Some(Arc::new(cookie)));
+    let filter = HttpFilter { name: "session".into(), config: config_of, disabled: false };
+    Arc::make_mut(&mut config.listener).filters.insert(0, filter);
+    config
 }
 
 /// Puts an error in the place of a cluster.

@@ -28,6 +28,8 @@ pub(crate) enum TimerKind {
     Weights,
     /// outlier_detection judges its endpoints (L-77).
     Interval,
+    /// override_host looks for connections that no session uses any more (L-98).
+    SessionSweep,
 }
 
 /// A deadline's purpose.

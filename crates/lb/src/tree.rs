@@ -32,6 +32,9 @@ pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
     /// Whether an RPC may be sent on it right now. Pickers ask last, so that a connection that
     /// died after the snapshot was made is passed over.
     fn is_ready(&self) -> bool;
+
+    /// Where it leads.
+    fn address(&self) -> SocketAddr;
 }
 
 /// Identity of a subchannel in one tree. Never used twice.

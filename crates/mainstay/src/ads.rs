@@ -21,7 +21,7 @@ use mainstay_xds::bootstrap::{CallCreds, ChannelCreds, ServerConfig};
 use mainstay_xds::client::{CloseCause, Event, Report, ServerState, ServerStatus, StreamId};
 use tokio::sync::{OnceCell, mpsc, watch};
 use tonic::body::Body;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
@@ -452,6 +452,10 @@ impl Encoder for BytesCodec {
         buffer.put(item);
         Ok(())
     }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        buffers()
+    }
 }
 
 impl Decoder for BytesCodec {
@@ -462,6 +466,16 @@ impl Decoder for BytesCodec {
         let len = buffer.remaining();
         Ok(Some(buffer.copy_to_bytes(len)))
     }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        buffers()
+    }
+}
+
+/// A stream is quiet most of the time: its buffers are small until there is something to say, and a thousand idle
+/// targets do not pay for them. The second number, when to pass bytes on, is tonic's own.
+fn buffers() -> BufferSettings {
+    BufferSettings::new(256, 32 << 10)
 }
 
 const ADS_METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";

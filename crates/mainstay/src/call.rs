@@ -5,11 +5,15 @@ use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::SET_COOKIE;
 use http::uri::Authority;
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
-use mainstay_lb::{Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Listeners, PushBack, Retry, Rpc};
+use mainstay_lb::{
+    Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Listeners, PushBack, Retry, Rpc, Subchannel as _,
+};
 use mainstay_xds::code_of_http_status;
 use tokio::time::{Instant, Sleep};
 use tonic::body::Body;
@@ -118,6 +122,7 @@ struct Way {
     on_subchannel: ledger::Call,
     cluster: Arc<str>,
     address: SocketAddr,
+    set_cookie: Option<HeaderValue>,
 }
 
 enum Sent {
@@ -240,7 +245,7 @@ impl Call<'_> {
                         to.subchannel.address()
                     ))));
                 };
-                if let Some(wake) = to.wake {
+                for wake in to.keep.into_iter().chain(to.wake) {
                     self.hub.inspector.wake(wake);
                 }
                 Ok(Step::Go(Way {
@@ -251,6 +256,7 @@ impl Call<'_> {
                     address: to.subchannel.address(),
                     listeners: to.listeners,
                     on_subchannel: to.subchannel.begin(),
+                    set_cookie: to.set_cookie,
                 }))
             }
             Decision::Wait(reason, wake) => {
@@ -267,7 +273,7 @@ impl Call<'_> {
     }
 
     async fn send(&self, way: Way, request: &mut Request) -> Result<Sent, Status> {
-        let Way { mut sender, authority, deadline, listeners, on_subchannel, cluster, address } = way;
+        let Way { mut sender, authority, deadline, listeners, on_subchannel, cluster, address, set_cookie } = way;
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             listeners.withdraw();
@@ -293,7 +299,12 @@ impl Call<'_> {
             }
         };
         match outcome {
-            Ok(response) => Ok(Sent::Answered(Answer { response, address, timer, listeners, on_subchannel })),
+            Ok(mut response) => {
+                if let Some(cookie) = set_cookie {
+                    response.headers_mut().append(SET_COOKIE, cookie);
+                }
+                Ok(Sent::Answered(Answer { response, address, timer, listeners, on_subchannel }))
+            }
             Err(error) if error.message().is_some() => {
                 listeners.withdraw();
                 Ok(Sent::Returned)

@@ -1,5 +1,6 @@
 //! Rehearses outages of somebody's own setup: what would its clients see?
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,12 +107,20 @@ struct Stage {
     fate: Option<(Fate, Duration)>,
     failing: Duration,
     waiting: Duration,
+    /// Servers of which was told why they cannot be reached.
+    unreachable: BTreeMap<String, String>,
 }
 
 impl Stage {
     fn new(world: World) -> Self {
-        let mut stage =
-            Self { world, timeline: Vec::new(), fate: None, failing: Duration::ZERO, waiting: Duration::ZERO };
+        let mut stage = Self {
+            world,
+            timeline: Vec::new(),
+            fate: None,
+            failing: Duration::ZERO,
+            waiting: Duration::ZERO,
+            unreachable: BTreeMap::new(),
+        };
         stage.look();
         stage
     }
@@ -139,10 +148,24 @@ impl Stage {
         Ok(())
     }
 
+    /// Whether it was not told before: attempts that fail for the same reason, one after the other, are told once.
+    fn is_news(&mut self, report: &Report) -> bool {
+        match report {
+            Report::Unreachable(server, cause, _) => {
+                self.unreachable.insert(server.server_uri.clone(), cause.clone()).as_ref() != Some(cause)
+            }
+            Report::StreamEnded(server, ..) | Report::Recovered(_, server) => {
+                self.unreachable.remove(&server.server_uri);
+                true
+            }
+            _ => true,
+        }
+    }
+
     /// Takes down what is new.
     fn look(&mut self) {
         for report in self.world.take_reports() {
-            if is_of_interest(&report) {
+            if is_of_interest(&report) && self.is_news(&report) {
                 self.see(Seen::Client(crate::tell::report(&report)));
             }
         }

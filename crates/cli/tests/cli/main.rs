@@ -3,6 +3,7 @@
 mod get;
 mod program;
 mod serve;
+mod sim;
 mod xds;
 
 use std::net::TcpListener;
@@ -33,6 +34,7 @@ Commands:
   load     Send RPCs to targets at a steady rate and tell what became of them
   get      Resolve an xDS target as a channel does and show the configuration with its sources
   sim      Try the failure rules in simulated worlds, or rehearse outages of your own setup
+  soak     Send RPCs for a long time while control planes and backends die and return at random
   help     Print this message or the help of the given subcommand(s)
 
 Options:

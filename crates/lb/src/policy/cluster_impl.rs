@@ -7,10 +7,10 @@ use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::resource::endpoint::{DropCategory, EndpointCollection, EndpointSource, Priority as EdsPriority};
 
 use super::child_names::ChildNames;
-use super::endpoint_policy::EndpointPolicy;
 use super::outlier_detection;
-use super::priority::{ChildConfig, Priority};
-use super::{Cx, Event, LocalityConfig, Policy, PriorityConfig, State};
+use super::override_host::OverrideHost;
+use super::priority::ChildConfig;
+use super::{Cx, Event, LeafCluster, LocalityConfig, Policy, PriorityConfig, State};
 use crate::breaker::Counter;
 use crate::picker::{ClusterPicker, Picker};
 use crate::pool::{Handles, Pool};
@@ -24,21 +24,22 @@ pub(crate) struct ClusterImpl {
     counter: Arc<Counter>,
     drops: Arc<[DropCategory]>,
     names: ChildNames,
-    priority: Priority<EndpointPolicy>,
+    child: OverrideHost,
 }
 
 impl Policy for ClusterImpl {
-    type Config = Arc<ClusterConfig>;
+    type Config = LeafCluster;
 
-    fn new(cx: &mut Cx<'_>, config: &Arc<ClusterConfig>) -> Self {
+    fn new(cx: &mut Cx<'_>, LeafCluster { config, sessions }: &LeafCluster) -> Self {
         let mut names = ChildNames::default();
-        let priority = Priority::new(cx, children(config, &mut names));
+        let children = children(config, &mut names);
+        let child = OverrideHost::new(cx, &config.cluster, *sessions, children);
         let eds_service = eds_service(config);
         let counter = (cx.breakers)(&config.name, &eds_service);
-        Self { config: Arc::clone(config), eds_service, counter, drops: drops(config), names, priority }
+        Self { config: Arc::clone(config), eds_service, counter, drops: drops(config), names, child }
     }
 
-    fn update(&mut self, cx: &mut Cx<'_>, config: &Arc<ClusterConfig>) {
+    fn update(&mut self, cx: &mut Cx<'_>, LeafCluster { config, sessions }: &LeafCluster) {
         let eds_service = eds_service(config);
         if self.eds_service != eds_service {
             self.counter = (cx.breakers)(&config.name, &eds_service);
@@ -46,24 +47,24 @@ impl Policy for ClusterImpl {
         }
         self.config = Arc::clone(config);
         self.drops = drops(config);
-        self.priority.update(cx, children(config, &mut self.names));
+        let children = children(config, &mut self.names);
+        self.child.update(cx, &config.cluster, *sessions, children);
     }
 
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
-        self.priority.handle(cx, event)
+        self.child.handle(cx, event)
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
-        self.priority.shut_down(cx);
+        self.child.shut_down(cx);
     }
 
     fn state(&self) -> State {
         let drops_all = self.drops.iter().any(|drop| drop.per_million >= 1_000_000);
-        if drops_all { State::Ready } else { self.priority.state() } // L-87
+        if drops_all { State::Ready } else { self.child.state() } // L-87
     }
 
     fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
-        let (place, count) = self.priority.place();
         Picker::Cluster(Box::new(ClusterPicker {
             name: Arc::clone(&self.config.name),
             eds_service: Arc::clone(&self.eds_service),
@@ -71,7 +72,7 @@ impl Policy for ClusterImpl {
             drops: Arc::clone(&self.drops),
             max_requests: self.config.cluster.max_requests,
             counter: Arc::clone(&self.counter),
-            child: self.priority.picker(pool, handles).explain(&format!("priority {place} of {count}")),
+            child: self.child.picker(pool, handles),
         }))
     }
 }

@@ -4,8 +4,9 @@
 //! cds (per cluster)                aggregate: cds
 //!  └─ outlier_detection                        └─ priority
 //!      └─ cluster_impl                             └─ leaf 1 └─ outlier_detection …
-//!          └─ priority                             └─ leaf 2 └─ …
-//!              └─ policy of the cluster
+//!          └─ override_host                        └─ leaf 2 └─ …
+//!              └─ priority
+//!                  └─ policy of the cluster
 //! ```
 //!
 //! The policy of the cluster is wrr_locality → weighted_target → round_robin, or any part of that,
@@ -15,6 +16,7 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
+use mainstay_xds::deps::ClusterConfig;
 use mainstay_xds::resource::endpoint::{Endpoint, EndpointCollection, HealthStatus, Locality};
 use mainstay_xds::resource::lb_policy::LbPolicy;
 use mainstay_xds::{Choose, Time};
@@ -33,6 +35,7 @@ mod cluster_impl;
 mod endpoint_policy;
 mod least_request;
 mod outlier_detection;
+pub(crate) mod override_host;
 mod pick_first;
 mod priority;
 mod random_subsetting;
@@ -118,6 +121,14 @@ pub(crate) trait Policy: Clone + fmt::Debug + Eq + Hash + Sized {
 
     /// What becomes of RPCs now.
     fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S>;
+}
+
+/// What a leaf cluster works on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeafCluster {
+    pub(crate) config: Arc<ClusterConfig>,
+    /// Whether RPCs may belong to sessions (A55).
+    pub(crate) sessions: bool,
 }
 
 /// What the policy of a cluster works on: one priority of its endpoints.

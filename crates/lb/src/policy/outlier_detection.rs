@@ -14,7 +14,7 @@ use mainstay_xds::{Choose, Time};
 
 use super::addresses::AddressSet;
 use super::cluster_impl::ClusterImpl;
-use super::{Cx, Event, Policy, State, What};
+use super::{Cx, Event, LeafCluster, Policy, State, What};
 use crate::calls::{CallCounter, Calls};
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
@@ -80,15 +80,17 @@ struct Judge<'a> {
 // === impl OutlierDetection ===
 
 impl Policy for OutlierDetection {
-    type Config = Arc<ClusterConfig>;
+    type Config = LeafCluster;
 
-    fn new(cx: &mut Cx<'_>, config: &Arc<ClusterConfig>) -> Self {
+    fn new(cx: &mut Cx<'_>, cluster: &LeafCluster) -> Self {
+        let config = &cluster.config;
         let mut detector = settings(config).map(|settings| Box::new(Detector::new(cx, settings, config)));
-        let child = with_health(&mut detector, cx, |cx| ClusterImpl::new(cx, config));
+        let child = with_health(&mut detector, cx, |cx| ClusterImpl::new(cx, cluster));
         Self { detector, child }
     }
 
-    fn update(&mut self, cx: &mut Cx<'_>, config: &Arc<ClusterConfig>) {
+    fn update(&mut self, cx: &mut Cx<'_>, cluster: &LeafCluster) {
+        let config = &cluster.config;
         match (settings(config), &mut self.detector) {
             (Some(settings), Some(detector)) => detector.update(cx, settings, config),
             (Some(settings), detector) => *detector = Some(Box::new(Detector::new(cx, settings, config))),
@@ -99,7 +101,7 @@ impl Policy for OutlierDetection {
                 }
             }
         }
-        with_health(&mut self.detector, cx, |cx| self.child.update(cx, config));
+        with_health(&mut self.detector, cx, |cx| self.child.update(cx, cluster));
     }
 
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {

@@ -7,6 +7,7 @@ mod decisions;
 mod distribution;
 mod least_request;
 mod outlier_detection;
+mod override_host;
 mod peers;
 mod pick_first;
 mod random_subsetting;

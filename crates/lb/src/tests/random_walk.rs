@@ -7,12 +7,13 @@ use mainstay_xds::resource::cluster::{FailurePercentageEjection, OutlierDetectio
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig, Weighing, WeightedRoundRobinConfig};
 use proptest::prelude::*;
 
-use crate::testbed::{World, aggregate, config, dns, edit_cluster, eds, routed, with_policy};
+use crate::testbed::{World, aggregate, config, dns, edit_cluster, eds, routed, with_policy, with_sessions};
 
 /// Something that happens.
 #[derive(Clone, Debug)]
 enum Step {
-    Update(usize),
+    /// A configuration, with or without sessions.
+    Update(usize, bool),
     Report(u16, u8),
     Advance(u64),
 }
@@ -33,6 +34,10 @@ proptest! {
                 prop_assert!(world.is_ready(port.parse().expect("a port")));
             } else {
                 prop_assert!(rpc.len() > "wait 14: ".len(), "{}", rpc);
+            }
+            let (session, _) = world.rpc_of_session("/s/m", "10.0.0.1:3,10.0.0.1:4;cluster:c");
+            if let Some(port) = session.strip_prefix("send ") {
+                prop_assert!(world.is_ready(port.parse().expect("a port")));
             }
             // A clone is equal, and a second poll has nothing to say.
             prop_assert_eq!(&world.tree.clone(), &world.tree);
@@ -55,7 +60,8 @@ proptest! {
 
 fn apply(world: &mut World, step: Step) {
     match step {
-        Step::Update(which) => world.update(config(configurations().swap_remove(which))),
+        Step::Update(which, true) => world.update(with_sessions(config(configurations().swap_remove(which)))),
+        Step::Update(which, false) => world.update(config(configurations().swap_remove(which))),
         Step::Report(port, _) if !world.host.live.contains_key(&port) => {}
         Step::Report(port, 0) => world.idle(port),
         Step::Report(port, 1) => world.connecting(port),
@@ -67,7 +73,7 @@ fn apply(world: &mut World, step: Step) {
 
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        2 => (0..configurations().len()).prop_map(Step::Update),
+        2 => (0..configurations().len(), any::<bool>()).prop_map(|(which, sessions)| Step::Update(which, sessions)),
         8 => (1..6_u16, 0..5_u8).prop_map(|(port, state)| Step::Report(port, state)),
         1 => prop::sample::select(vec![1, 40, 4_000]).prop_map(Step::Advance),
     ]

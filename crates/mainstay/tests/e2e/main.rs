@@ -14,5 +14,6 @@ mod logical_dns;
 mod outlier_detection;
 mod proxy;
 mod retry;
+mod session_affinity;
 mod view;
 mod xds_transport;

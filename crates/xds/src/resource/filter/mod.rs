@@ -17,10 +17,12 @@ use crate::invalid::Faults;
 
 mod fault;
 mod router;
+mod stateful_session;
 #[cfg(test)]
 mod tests;
 
 pub use fault::{AbortStatus, DelayTime, Fault, FaultAbort, FaultDelay, FaultShare};
+pub use stateful_session::SessionCookie;
 
 /// One entry of a filter chain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +43,9 @@ pub enum FilterConfig {
     Router,
     /// `envoy.extensions.filters.http.fault.v3.HTTPFault`: holds RPCs up, or aborts them.
     Fault(Arc<Fault>),
+    /// `envoy.extensions.filters.http.stateful_session.v3.StatefulSession`: sends the RPCs of a session to one endpoint.
+    /// Does nothing without a cookie.
+    StatefulSession(Option<Arc<SessionCookie>>),
 }
 
 /// Overrides by filter instance name, on a virtual host, route or weighted cluster.
@@ -54,6 +59,8 @@ pub enum FilterOverride {
     Disabled,
     /// Other faults.
     Fault(Arc<Fault>),
+    /// Another cookie, or none.
+    StatefulSession(Option<Arc<SessionCookie>>),
 }
 
 /// Which end of a connection a filter chain is for.
@@ -84,7 +91,7 @@ struct FilterType {
 type OverrideParser = fn(&Extension<'_>, &mut Faults) -> Option<FilterOverride>;
 
 /// Every filter we know.
-static REGISTRY: &[&FilterType] = &[&fault::FAULT, &router::ROUTER];
+static REGISTRY: &[&FilterType] = &[&fault::FAULT, &stateful_session::STATEFUL_SESSION, &router::ROUTER];
 
 /// Checks `http_filters`; `faults` is at that field.
 pub(crate) fn chain(pb: &[pb::HttpFilter], side: Side, faults: &mut Faults) -> Vec<HttpFilter> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use envoy_types::pb::envoy::config::core::v3::TypedExtensionConfig;
 use envoy_types::pb::envoy::extensions::filters::common::fault::v3 as pb_common;
 use envoy_types::pb::envoy::extensions::filters::common::fault::v3::fault_delay::FaultDelaySecifier::{
     self, FixedDelay, HeaderDelay,
@@ -10,6 +11,12 @@ use envoy_types::pb::envoy::extensions::filters::http::fault::v3 as pb_fault;
 use envoy_types::pb::envoy::extensions::filters::http::fault::v3::HttpFault;
 use envoy_types::pb::envoy::extensions::filters::http::fault::v3::fault_abort::ErrorType;
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
+use envoy_types::pb::envoy::extensions::filters::http::stateful_session::v3::stateful_session_per_route::Override;
+use envoy_types::pb::envoy::extensions::filters::http::stateful_session::v3::{
+    StatefulSession, StatefulSessionPerRoute,
+};
+use envoy_types::pb::envoy::extensions::http::stateful_session::cookie::v3::CookieBasedSessionState;
+use envoy_types::pb::envoy::r#type::http::v3::Cookie;
 use envoy_types::pb::envoy::r#type::v3::FractionalPercent;
 use envoy_types::pb::google::protobuf::{Duration as PbDuration, UInt32Value};
 use envoy_types::util::pack_any;
@@ -65,11 +72,10 @@ fn a_filter_needs_a_typed_config() {
 
 #[test]
 fn unknown_filters_are_refused_unless_optional() {
-    // R-21; are filters that we do not have yet.
+    // R-21; are filters that we do not have yet.
     let unknown = [
         any("example.Unknown"),
         any("envoy.extensions.filters.http.rbac.v3.RBAC"),
-        any("envoy.extensions.filters.http.stateful_session.v3.StatefulSession"),
         any("envoy.extensions.filters.http.gcp_authn.v3.GcpAuthnFilterConfig"),
         any("envoy.extensions.common.matching.v3.ExtensionWithMatcher"),
         typed_struct("example.Unknown"),
@@ -268,7 +274,86 @@ fn bad_faults_are_refused() {
     );
 }
 
+// === stateful sessions ===
+
+#[test]
+fn r27_a_session_has_a_cookie() {
+    let cookie = Cookie { name: "sid".into(), ttl: Some(seconds(7)), path: "/s".into(), ..Default::default() };
+    let parsed = SessionCookie { name: "sid".into(), path: "/s".into(), ttl: Duration::from_secs(7) };
+    assert_eq!(session_of(with_cookie(Some(cookie))), Ok(Some(Arc::new(parsed))));
+    let cookie = Cookie { name: "sid".into(), ..Default::default() };
+    let parsed = SessionCookie { name: "sid".into(), path: String::new(), ttl: Duration::ZERO };
+    assert_eq!(session_of(with_cookie(Some(cookie))), Ok(Some(Arc::new(parsed))));
+    assert_eq!(session_of(StatefulSession::default()), Ok(None), "R-27: inactive");
+}
+
+#[test]
+fn r27_faults_of_a_session_are_named() {
+    let at = |path: &str| Err(vec![format!("http_filters[0].typed_config.session_state.typed_config{path}")]);
+    assert_eq!(session_of(with_cookie(None)), at(".cookie"));
+    assert_eq!(session_of(with_cookie(Some(Cookie::default()))), at(".cookie.name"));
+    let cookie = Cookie { name: "sid".into(), ttl: Some(seconds(-1)), ..Default::default() };
+    assert_eq!(session_of(with_cookie(Some(cookie))), at(".cookie.ttl"));
+    let state = |typed_config| StatefulSession {
+        session_state: Some(TypedExtensionConfig { name: "state".into(), typed_config }),
+        ..Default::default()
+    };
+    assert_eq!(session_of(state(None)), at(""));
+    assert_eq!(session_of(state(Some(any("example.HeaderBased")))), at(".type_url"));
+}
+
+#[test]
+fn r27_a_session_is_overridden_or_switched_off() {
+    let cookie = Cookie { name: "sid".into(), ..Default::default() };
+    let parsed = SessionCookie { name: "sid".into(), path: String::new(), ttl: Duration::ZERO };
+    for (wanted, expected) in [
+        (Some(Override::StatefulSession(with_cookie(Some(cookie)))), Some(Arc::new(parsed))),
+        (Some(Override::StatefulSession(StatefulSession::default())), None),
+        (Some(Override::Disabled(true)), None),
+        (None, None),
+    ] {
+        let any = pack_any(StatefulSessionPerRoute { r#override: wanted });
+        let overrides = parse_overrides(REGISTRY, &[("a", any)]).unwrap();
+        assert_eq!(overrides["a"], FilterOverride::StatefulSession(expected));
+    }
+    let bad = StatefulSessionPerRoute { r#override: Some(Override::StatefulSession(with_cookie(None))) };
+    assert_eq!(
+        paths(parse_overrides(REGISTRY, &[("a", pack_any(bad.clone()))])),
+        ["typed_per_filter_config[\"a\"].stateful_session.session_state.typed_config.cookie"]
+    );
+    let chain = [filter("a", pack_any(bad)), router()];
+    assert_eq!(paths(parse(REGISTRY, Side::Client, &chain)), ["http_filters[0].typed_config"], "R-22: overrides only");
+    let chain = [filter("a", pack_any(StatefulSession::default())), router()];
+    assert_eq!(paths(parse(REGISTRY, Side::Server, &chain)), ["http_filters[0].typed_config"], "R-21: for clients");
+    let top_level = pack_any(StatefulSession::default());
+    assert_eq!(paths(parse_overrides(REGISTRY, &[("a", top_level)])), ["typed_per_filter_config[\"a\"]"], "R-39");
+}
+
 // === helpers ===
+
+/// The cookie, or the paths of the faults.
+fn session_of(pb: StatefulSession) -> Result<Option<Arc<SessionCookie>>, Vec<String>> {
+    let mut chain = match parse(REGISTRY, Side::Client, &[filter("a", pack_any(pb)), router()]) {
+        Ok(chain) => chain,
+        Err(invalid) => return Err(paths::<()>(Err(invalid))),
+    };
+    match chain.swap_remove(0).config {
+        FilterConfig::StatefulSession(cookie) => Ok(cookie),
+        other => panic!("not a session: {other:?}"),
+    }
+}
+
+fn with_cookie(cookie: Option<Cookie>) -> StatefulSession {
+    let typed_config = Some(pack_any(CookieBasedSessionState { cookie }));
+    StatefulSession {
+        session_state: Some(TypedExtensionConfig { name: "state".into(), typed_config }),
+        ..Default::default()
+    }
+}
+
+fn seconds(seconds: i64) -> PbDuration {
+    PbDuration { seconds, nanos: 0 }
+}
 
 /// Delay and abort, each with numerator and denominator, and the limit.
 fn fault(
