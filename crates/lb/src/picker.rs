@@ -26,7 +26,7 @@ mod stride;
 
 pub(crate) use least_request::LeastRequestPicker;
 pub(crate) use ring::{Ring, RingPicker, Spot};
-pub(crate) use stride::StridePicker;
+pub(crate) use stride::{Reporting, StridePicker};
 
 /// What becomes of RPCs at some point of the tree. Texts are whole sentences only at the top.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -134,8 +134,6 @@ pub(crate) struct Position(AtomicUsize);
 /// What a pick goes by.
 pub(crate) struct PickArgs<'a> {
     pub(crate) choose: &'a mut dyn Choose,
-    /// Of an RPC that belongs to a session, or begins one.
-    pub(crate) session: Option<(&'a Session, &'a mut SessionPick)>,
     pub(crate) headers: &'a HeaderMap,
     /// The request hash, as soon as someone has asked for it.
     hash: &'a mut Option<u64>,
@@ -143,6 +141,8 @@ pub(crate) struct PickArgs<'a> {
     channel_id: u64,
     /// What is to be woken although the RPC is sent elsewhere.
     pub(crate) wake: Option<Wake>,
+    /// Of an RPC that belongs to a session, or begins one.
+    pub(crate) session: Option<(&'a Session, &'a mut SessionPick)>,
 }
 
 /// The result of a pick.
@@ -168,29 +168,17 @@ pub(crate) struct Reason<'a, S> {
 
 impl<'a> PickArgs<'a> {
     pub(crate) fn new(choose: &'a mut dyn Choose, headers: &'a HeaderMap, hash: &'a mut Option<u64>) -> Self {
-        Self { choose, session: None, headers, hash, hash_steps: None, channel_id: 0, wake: None }
-    }
-
-    /// The same for an RPC of a session. What becomes of the session is noted in `used`.
-    pub(crate) fn in_session<'b>(
-        &'b mut self,
-        session: Option<&'b Session>,
-        used: &'b mut SessionPick,
-    ) -> PickArgs<'b> {
-        PickArgs {
-            choose: &mut *self.choose,
-            session: session.map(|session| (session, used)),
-            headers: self.headers,
-            hash: &mut *self.hash,
-            hash_steps: self.hash_steps,
-            channel_id: self.channel_id,
-            wake: None,
-        }
+        Self { choose, headers, hash, hash_steps: None, channel_id: 0, wake: None, session: None }
     }
 
     /// With how requests are hashed.
     pub(crate) fn hashed_by(self, steps: &'a HashSteps, channel_id: u64) -> Self {
         Self { hash_steps: Some(steps), channel_id, ..self }
+    }
+
+    /// For an RPC that may belong to a session; what comes of that is noted in `pick`.
+    pub(crate) fn of_session(self, session: Option<&'a Session>, pick: &'a mut SessionPick) -> Self {
+        Self { session: session.map(|session| (session, pick)), ..self }
     }
 
     /// Makes the hash if the route says how: the next snapshot may not have that route.

@@ -104,12 +104,12 @@ pub struct SendTo<'a, S: Subchannel> {
     pub authority: Option<&'a str>,
     /// Who wants to hear how the RPC ends.
     pub listeners: Listeners,
+    /// Something to hand to the core although the RPC need not wait for it.
+    pub wake: Option<Wake>,
     /// `set-cookie` to add to the headers of the response, for the session of the RPC (L-94).
     pub set_cookie: Option<HeaderValue>,
     /// Hand it to the core: the session begins to use a connection that must be kept for it.
     pub keep: Option<Wake>,
-    /// Something to hand to the core although the RPC need not wait for it.
-    pub wake: Option<Wake>,
 }
 
 /// A part of the tree that connects only when an RPC needs it.
@@ -205,11 +205,13 @@ impl<S: Subchannel> Snapshot<S> {
             }
             Content::Broken(failure) => return Decision::Fail(failure.clone()),
         };
+        let mut session_pick = SessionPick::default();
         if let Some(route) = chosen.route.as_deref()
             && let Some((cluster, picker)) = works.cluster(&route.cluster)
         {
-            let mut args = PickArgs::new(choose, rpc.headers, &mut chosen.hash);
-            return decide(cluster, picker, route.limit, route.auto_host_rewrite, route.session.as_ref(), &mut args);
+            let args = PickArgs::new(choose, rpc.headers, &mut chosen.hash);
+            let mut args = args.of_session(route.session.as_ref(), &mut session_pick);
+            return decide(cluster, picker, route.limit, route.auto_host_rewrite, &mut args);
         }
         let (forward, place, found) = match works.route(rpc, choose) {
             Ok(found) => found,
@@ -231,7 +233,8 @@ impl<S: Subchannel> Snapshot<S> {
                 return Decision::Inject(effects);
             }
         }
-        let decision = decide(cluster, picker, limit, forward.auto_host_rewrite, session.as_ref(), &mut args);
+        args = args.of_session(session.as_ref(), &mut session_pick);
+        let decision = decide(cluster, picker, limit, forward.auto_host_rewrite, &mut args);
         let is_needed_again = match decision {
             Decision::Wait(..) | Decision::Fail(_) => true,
             Decision::Send(_) => forward.retry.is_some(),
@@ -295,26 +298,21 @@ fn decide<'a, S: Subchannel>(
     picker: &'a Picker<S>,
     limit: Option<Duration>,
     auto_host_rewrite: bool,
-    session: Option<&Session>,
     args: &mut PickArgs<'_>,
 ) -> Decision<'a, S> {
-    let mut used = SessionPick::default();
-    let mut args = args.in_session(session, &mut used);
-    let pick = picker.pick(&mut args);
-    let wake = args.wake;
-    match pick {
+    match picker.pick(args) {
         Pick::Send(ready, listeners) => Decision::Send(SendTo {
             subchannel: &ready.subchannel,
             cluster,
             limit,
             authority: ready.hostname.as_deref().filter(|_| auto_host_rewrite),
             listeners,
-            set_cookie: session.and_then(|session| {
+            wake: args.wake,
+            set_cookie: args.session.as_ref().and_then(|(session, pick)| {
                 let address = ready.subchannel.address();
-                session.set_cookie(address, used.endpoint.as_deref().unwrap_or(&[address]), cluster)
+                session.set_cookie(address, pick.endpoint.as_deref().unwrap_or(&[address]), cluster)
             }),
-            keep: used.keep,
-            wake,
+            keep: args.session.as_ref().and_then(|(_, pick)| pick.keep),
         }),
         Pick::Wait(reason) => Decision::Wait(Failure::unavailable(reason.explain(cluster)), reason.wake),
         Pick::Fail(reason) => Decision::Fail(Failure::unavailable(reason.explain(cluster))),

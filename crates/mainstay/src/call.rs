@@ -245,7 +245,7 @@ impl Call<'_> {
                         to.subchannel.address()
                     ))));
                 };
-                for wake in [to.keep, to.wake].into_iter().flatten() {
+                for wake in to.keep.into_iter().chain(to.wake) {
                     self.hub.inspector.wake(wake);
                 }
                 Ok(Step::Go(Way {

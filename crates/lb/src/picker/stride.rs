@@ -14,20 +14,23 @@ use crate::tree::Subchannel;
 /// Connections by weight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StridePicker<S> {
-    /// Each with who reads its reports, if they come with RPCs.
-    endpoints: Box<[(Ready<S>, Option<Arc<Reports>>)]>,
+    endpoints: Box<[Reporting<S>]>,
     /// One per connection; absent if all are equal.
     strides: Option<Box<[u16]>>,
     /// Goes on from picker to picker.
     next: Arc<Position>,
 }
 
+/// A connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Reporting<S> {
+    pub(crate) ready: Ready<S>,
+    /// Who reads its reports, if they come with RPCs.
+    pub(crate) reports: Option<Arc<Reports>>,
+}
+
 impl<S: Subchannel> StridePicker<S> {
-    pub(crate) fn new(
-        endpoints: Box<[(Ready<S>, Option<Arc<Reports>>)]>,
-        weights: &[Option<f64>],
-        next: &Arc<Position>,
-    ) -> Self {
+    pub(crate) fn new(endpoints: Box<[Reporting<S>]>, weights: &[Option<f64>], next: &Arc<Position>) -> Self {
         Self { endpoints, strides: strides(weights), next: Arc::clone(next) }
     }
 
@@ -37,8 +40,10 @@ impl<S: Subchannel> StridePicker<S> {
         }
         let (before, after) = self.endpoints.split_at(self.place());
         let mut from_place = after.iter().chain(before);
-        match from_place.find(|(ready, _)| ready.subchannel.is_ready()) {
-            Some((ready, reports)) => Pick::Send(ready, Listeners::default().with_reports(reports.as_ref())),
+        match from_place.find(|endpoint| endpoint.ready.subchannel.is_ready()) {
+            Some(Reporting { ready, reports }) => {
+                Pick::Send(ready, Listeners::default().with_reports(reports.as_ref()))
+            }
             None => Pick::lost(),
         }
     }

@@ -12,7 +12,7 @@ use mainstay_xds::resource::lb_policy::{LbPolicy, Weighing, WeightedRoundRobinCo
 use super::roster::{Change, Roster};
 use super::{Cx, Event, Policy, PriorityConfig, State, What};
 use crate::orca::{LoadSink, Reports};
-use crate::picker::{Picker, Position, StridePicker};
+use crate::picker::{Picker, Position, Reporting, StridePicker};
 use crate::pool::{Handles, Pool};
 use crate::timers::TimerKind;
 use crate::tree::{Subchannel, SubchannelId};
@@ -97,9 +97,9 @@ impl Policy for WeightedRoundRobin {
         }
         let with_rpcs = self.config.as_ref().is_some_and(|config| config.oob_reporting_period.is_none());
         let ready = self.endpoints.in_order().filter_map(|endpoint| {
-            let connection = endpoint.machine.connection(handles)?;
+            let ready = endpoint.machine.connection(handles)?;
             let reports = endpoint.mark.reports.clone().filter(|_| with_rpcs);
-            Some(((connection, reports), endpoint.mark.weight.map(f64::from_bits)))
+            Some((Reporting { ready, reports }, endpoint.mark.weight.map(f64::from_bits)))
         });
         let (ready, weights): (Vec<_>, Vec<_>) = ready.unzip();
         Picker::Stride(StridePicker::new(ready.into(), &weights, &self.next))
