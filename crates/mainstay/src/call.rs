@@ -125,6 +125,10 @@ struct Way {
     set_cookie: Option<HeaderValue>,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the common one: a heap block for it would cost each RPC"
+)]
 enum Sent {
     Answered(Answer),
     /// The connection was closed before the request left.
