@@ -78,8 +78,8 @@ impl Candidate {
         // tonic-xds fails calls until it has endpoints; the others wait.
         let mut last = Ok(());
         for _ in 0..200 {
-            let call = tokio::time::timeout(std::time::Duration::from_secs(5), stub.call(Shape::Unary)).await;
-            last = call.map_err(|_| format!("{}: no answer within 5 s", self.name()))?;
+            let call = tokio::time::timeout(std::time::Duration::from_secs(30), stub.call(Shape::Unary)).await;
+            last = call.map_err(|_| format!("{}: no answer within 30 s", self.name()))?;
             match last {
                 Ok(()) => return Ok(stub),
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,

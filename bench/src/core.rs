@@ -98,7 +98,11 @@ impl Core {
                 }
                 Action::Send(stream, message) => self.answer(stream, message),
                 Action::Publish(snapshot) => self.snapshot = Some(snapshot),
-                Action::CloseStream(_) | Action::Resolve(_) | Action::StopResolving(_) | Action::Report(_) => {}
+                Action::CloseStream(_)
+                | Action::Load(_)
+                | Action::Resolve(_)
+                | Action::StopResolving(_)
+                | Action::Report(_) => {}
             }
         }
     }
@@ -139,6 +143,10 @@ impl Host for Shell {
 impl Subchannel for Handle {
     fn is_ready(&self) -> bool {
         true
+    }
+
+    fn address(&self) -> SocketAddr {
+        *self.0
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a measurement says: a table for people, an object for programs, plots for both.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 
 use serde_json::{Map, Value};
 
@@ -59,21 +60,21 @@ impl Report {
             std::fs::write(&path, plot.svg())?;
             written.push(path.display().to_string());
         }
-        if options.json {
+        let text = if options.json {
             if !self.notes.is_empty() {
-                self.json.insert("notes".into(), self.notes.clone().into());
+                self.json.insert("notes".into(), self.notes.into());
             }
-            println!("{}", Value::Object(self.json));
-            return Ok(());
+            format!("{}\n", Value::Object(self.json))
+        } else {
+            let notes = self.notes.iter().map(|note| format!("note: {note}\n"));
+            let plots = written.iter().map(|path| format!("plot: {path}\n"));
+            self.table() + &notes.chain(plots).collect::<String>()
+        };
+        match std::io::stdout().write_all(text.as_bytes()) {
+            // Whoever read it has read enough.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            printed => Ok(printed?),
         }
-        print!("{}", self.table());
-        for note in &self.notes {
-            println!("note: {note}");
-        }
-        for path in written {
-            println!("plot: {path}");
-        }
-        Ok(())
     }
 
     fn table(&self) -> String {

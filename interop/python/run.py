@@ -2,19 +2,26 @@
 
 import argparse
 import concurrent.futures
+import functools
 import pathlib
 import sys
 import tempfile
 import time
 import traceback
 
+import comparison
+import differences
 import differential
 import official
+import proxy
 import status
 from world import CLIENTS, ROOT, GoControlPlane, MainstayControlPlane, Programs, Red, World
 
 OFFICIAL = "gRPC's scenarios: our client, go-control-plane"
 STATUS = "our services, read by grpcio"
+ENVOY = "Envoy, one control plane: mainstay serve"
+COMPARISON = "what RPCs see"
+SUITES = ["official", "status", "envoy", "differential", "comparison"]
 
 
 def main() -> int:
@@ -22,7 +29,7 @@ def main() -> int:
     parser.add_argument("--rust", type=pathlib.Path, required=True, help="directory of our programs")
     parser.add_argument("--go", type=pathlib.Path, required=True, help="directory of the programs in Go")
     parser.add_argument("--matrix", action="store_true", help="write the matrix into MATRIX.md")
-    parser.add_argument("--only", choices=["official", "status", "differential"], help="run only these suites")
+    parser.add_argument("--only", choices=SUITES, help="run only these suites")
     flags = parser.parse_args()
     programs = Programs(flags.rust, flags.go)
 
@@ -33,11 +40,16 @@ def main() -> int:
             tables[STATUS] = run_scenarios(pool, programs, base, status.SCENARIOS)
         if flags.only in (None, "official"):
             tables[OFFICIAL] = run_scenarios(pool, programs, base, official.SCENARIOS)
+        plays = {}
+        if flags.only in (None, "envoy"):
+            plays[ENVOY] = pool.submit(play, base, "envoy", programs, proxy.Script)
         if flags.only in (None, "differential"):
-            kinds = (MainstayControlPlane, GoControlPlane)
-            plays = {kind: pool.submit(play, programs, base, kind) for kind in kinds}
-            for kind, played in plays.items():
-                tables[f"three clients, one control plane: {kind.name}"] = played.result()
+            for kind in (MainstayControlPlane, GoControlPlane):
+                script = functools.partial(differential.Script, control_plane=kind)
+                plays[f"all clients, one control plane: {kind.name}"] = pool.submit(play, base, kind.name, programs, script)
+        if flags.only in (None, "comparison"):
+            plays[COMPARISON] = pool.submit(play, base, "comparison", programs, comparison.Script)
+        tables |= {title: played.result() for title, played in plays.items()}
 
     red = [reason for title, table in tables.items() for reason in reds(title, table)]
     print(markdown(tables))
@@ -68,19 +80,21 @@ def run_scenarios(pool, programs: Programs, base: pathlib.Path, scenarios: dict)
     return {name: {"mainstay": result.result()} for name, result in runs.items()}
 
 
-def play(programs: Programs, base: pathlib.Path, kind) -> dict:
-    directory = base / kind.name.replace(" ", "-")
+def play(base: pathlib.Path, name: str, programs: Programs, script) -> dict:
+    directory = base / name.replace(" ", "-")
     directory.mkdir()
     with World(programs, directory) as world:
-        return differential.Script(world, kind).play()
+        return script(world).play()
 
 
 def reds(title: str, table: dict) -> list[str]:
     """What failed. Others' clients with others' control plane are there to compare with."""
+    if title == COMPARISON:
+        return differences.unexplained(table) + [f"note: {line}" for line in differences.outdated(table)]
     found = []
     for scenario, row in table.items():
         for client, result in row.items():
-            if not result.startswith("pass"):
+            if not result.startswith(("pass", differential.DIFFERS)):
                 ours = client == "mainstay" or GoControlPlane.name not in title
                 found.append(f"{'OURS' if ours else 'theirs'}: {title}: {scenario}: {client}: {result}")
     return found
@@ -89,12 +103,14 @@ def reds(title: str, table: dict) -> list[str]:
 def markdown(tables: dict) -> str:
     lines = []
     for title, table in tables.items():
-        clients = [client for client in CLIENTS if any(client in row for row in table.values())]
+        clients = [client for client in [*CLIENTS, proxy.NAME] if any(client in row for row in table.values())]
         lines += [f"## {title}", "", "| scenario | " + " | ".join(clients) + " |", "|---" * (len(clients) + 1) + "|"]
         for scenario, row in table.items():
-            cells = [row.get(client, "").split(":")[0] for client in clients]
+            cells = [row.get(client, "") for client in clients]
+            cells = [cell.split(":")[0] if cell.startswith("FAIL") else cell for cell in cells]
             lines.append(f"| {scenario} | " + " | ".join(cells) + " |")
-        lines.append("")
+        notes = differences.explained(table)
+        lines += [*([""] if notes else []), *notes, ""]
     return "\n".join(lines)
 
 

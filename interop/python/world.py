@@ -53,6 +53,7 @@ class Programs:
         self.mainstay = rust / "mainstay"
         self.go_control_plane = go / "controlplane"
         self.go_client = go / "client"
+        self.envoy = go / "envoy"
 
 
 class Process:
@@ -245,6 +246,9 @@ class MainstayControlPlane:
         resources = [api_listener(name, cluster, config.broken) for name, cluster in config.listeners.items()]
         resources += [eds_cluster(name, service) for name, service in config.clusters.items()]
         resources += [assignment(name, addresses) for name, addresses in config.endpoints.items()]
+        self.serve(resources)
+
+    def serve(self, resources: list[dict]) -> None:
         # Renamed into place: a reader sees the old file or the new one.
         unfinished = self.directory.parent / f"{self.directory.name}.new"
         unfinished.write_text(json.dumps({"resources": resources}))
@@ -267,9 +271,9 @@ def api_listener(name: str, cluster: str, broken: bool) -> dict:
     return {"@type": LISTENER, "name": name, "apiListener": {"apiListener": manager}}
 
 
-def eds_cluster(name: str, service: str) -> dict:
-    source = {"edsConfig": {"self": {}, "resourceApiVersion": "V3"}, "serviceName": service}
-    return {"@type": CLUSTER, "name": name, "type": "EDS", "edsClusterConfig": source}
+def eds_cluster(name: str, service: str, source: str = "self") -> dict:
+    config = {"edsConfig": {source: {}, "resourceApiVersion": "V3"}, "serviceName": service}
+    return {"@type": CLUSTER, "name": name, "type": "EDS", "edsClusterConfig": config}
 
 
 def assignment(name: str, addresses: list[str]) -> dict:
@@ -286,18 +290,20 @@ def assignment(name: str, addresses: list[str]) -> dict:
 class Client:
     """An xDS client that prints what becomes of each RPC."""
 
-    def __init__(self, world: World, kind: str, target: str, bootstrap: pathlib.Path):
+    def __init__(self, world: World, kind: str, target: str, bootstrap: pathlib.Path, more_env: dict | None = None):
         self.kind = kind
         programs = world.programs
         arguments = {
             "mainstay": [programs.client, f"--stats_port={free_port()}", "--print_response=true"],
             "grpc-go": [programs.go_client],
             "grpcio": [sys.executable, ROOT / "python" / "client.py"],
+            "grpc-js": ["node", ROOT / "js" / "client.js"],
         }[kind]
         env = {
             "GRPC_XDS_BOOTSTRAP": str(bootstrap),
             "GRPC_EXPERIMENTAL_XDS_FALLBACK": "true",
             "GRPC_EXPERIMENTAL_XDS_FEDERATION": "true",
+            **(more_env or {}),
         }
         self.process = world.run([*arguments, f"--server={target}", f"--qps={QPS}"], env)
 
@@ -338,8 +344,9 @@ class Client:
 
 QPS = 10
 CODES = {code.name.replace("_", "") for code in grpc.StatusCode}
-CLIENTS = ["mainstay", "grpc-go", "grpcio"]
+CLIENTS = ["mainstay", "grpc-go", "grpcio", "grpc-js"]
 GOOGLEAPIS = "type.googleapis.com"
 LISTENER = f"{GOOGLEAPIS}/envoy.config.listener.v3.Listener"
 CLUSTER = f"{GOOGLEAPIS}/envoy.config.cluster.v3.Cluster"
+ROUTES = f"{GOOGLEAPIS}/envoy.config.route.v3.RouteConfiguration"
 ENDPOINTS = f"{GOOGLEAPIS}/envoy.config.endpoint.v3.ClusterLoadAssignment"

@@ -57,6 +57,22 @@ async fn without_a_bootstrap_the_client_says_what_to_do_and_lives() {
 }
 
 #[tokio::test]
+async fn a_bootstrap_that_cannot_be_read_is_named_in_every_error() {
+    // I-5
+    let directory = tempfile::tempdir().unwrap();
+    let absent = directory.path().join("absent.json");
+    let broken = directory.path().join("broken.json");
+    std::fs::write(&broken, r#"{"xds_servers": 7}"#).unwrap();
+    for (path, expected) in [(absent, "absent.json"), (broken, "xds_servers")] {
+        let flags = ["--server=xds:///listener_0", "--stats_port=0", "--qps=20", "--print_response=true"];
+        let mut client = Program::start(Command::new(CLIENT).args(flags).env(BOOTSTRAP, &path)).await;
+        assert_eq!(client.stats(5).await.num_failures, 5);
+        let line = client.next_line().await;
+        assert!(line.starts_with("Unavailable: ") && line.contains(expected), "{line}");
+    }
+}
+
+#[tokio::test]
 async fn wrong_flags_end_with_what_was_expected() {
     for (program, flag, expected) in [
         (CLIENT, "--qps=fast", "--qps=fast: expected RPCs per second"),

@@ -51,10 +51,11 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, HttpFilter, Rds,
 };
-use envoy_types::pb::google::protobuf::UInt32Value;
+use envoy_types::pb::google::protobuf::{Any, UInt32Value};
 use envoy_types::pb::xds::core::v3::CollectionEntry;
 use envoy_types::pb::xds::core::v3::collection_entry::{InlineEntry, ResourceSpecifier};
 use envoy_types::util::pack_any;
+use prost::Message;
 
 /// Where a listener has its routes from.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +95,21 @@ pub fn server_listener(name: impl Into<String>, listen: impl ToString, routes: i
         default_filter_chain: Some(FilterChain { filters: vec![filter], ..FilterChain::default() }),
         ..Listener::default()
     }
+}
+
+/// Puts an HTTP filter before the others of a client's listener, such as fault injection before the router.
+///
+/// # Panics
+///
+/// If the listener is not one of [`listener`].
+pub fn with_filter(mut listener: Listener, name: impl Into<String>, config: Any) -> Listener {
+    let api_listener = listener.api_listener.as_mut().and_then(|api| api.api_listener.as_mut());
+    let any = api_listener.expect("the listener of a client");
+    let mut manager = HttpConnectionManager::decode(&*any.value).expect("an HTTP connection manager");
+    let config_type = Some(ConfigType::TypedConfig(config));
+    manager.http_filters.insert(0, HttpFilter { name: name.into(), config_type, ..HttpFilter::default() });
+    *any = pack_any(manager);
+    listener
 }
 
 /// Routes that send everything to one cluster.
@@ -152,6 +168,12 @@ pub fn eds_cluster(name: impl Into<String>) -> Cluster {
 pub fn eds_cluster_named(name: impl Into<String>, eds_name: impl Into<String>) -> Cluster {
     let eds = EdsClusterConfig { eds_config: Some(ads()), service_name: eds_name.into() };
     Cluster { eds_cluster_config: Some(eds), ..eds_cluster(name) }
+}
+
+/// A cluster whose clients report its load to the server that it came from, with these metrics of its endpoints.
+pub fn with_load_reports<M: Into<String>>(cluster: Cluster, metrics: impl IntoIterator<Item = M>) -> Cluster {
+    let lrs_report_endpoint_metrics = metrics.into_iter().map(Into::into).collect();
+    Cluster { lrs_server: Some(self_source()), lrs_report_endpoint_metrics, ..cluster }
 }
 
 /// A cluster whose address comes from DNS; `target` is `host:port`.

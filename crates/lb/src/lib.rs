@@ -10,13 +10,18 @@
 //! looks at the state of the child it came from.
 
 mod breaker;
+mod calls;
 mod channel;
+mod filters;
 mod listeners;
+mod orca;
 mod picker;
 mod policy;
 mod pool;
+mod request_hash;
 mod retry;
 mod routing;
+mod session;
 mod snapshot;
 #[cfg(test)]
 mod testbed;
@@ -27,7 +32,9 @@ mod tree;
 
 pub use breaker::{Counter, InFlight};
 pub use channel::{Action, ChannelCore, Input};
+pub use filters::{Effect, Injected};
 pub use listeners::{Ending, Listeners};
+pub use orca::LoadSink;
 pub use retry::{PushBack, Retry};
 pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot, Wake};
 pub use tree::{Connectivity, Context, Host, Subchannel, SubchannelId, SubchannelSpec, Tree};

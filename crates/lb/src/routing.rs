@@ -12,15 +12,20 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 use mainstay_xds::Choose;
+use mainstay_xds::resource::filter::HttpFilter;
 use mainstay_xds::resource::matcher::{HeaderMatcher, PathMatcher};
-use mainstay_xds::resource::route::{ClusterTarget, Route, RouteAction, VirtualHost, WeightedCluster};
+use mainstay_xds::resource::route::{ClusterTarget, ForwardAction, Route, RouteAction, VirtualHost, WeightedCluster};
 
+use crate::filters::Filters;
+use crate::request_hash::HashSteps;
 use crate::snapshot::Rpc;
 
 /// The routes of a virtual host, ready for use.
 #[derive(Clone, Debug)]
 pub(crate) struct RouteTable {
     virtual_host: Arc<VirtualHost>,
+    /// The filter chain of the listener.
+    chain: Box<[HttpFilter]>,
     /// Every cluster that a route names, in order.
     clusters: Box<[Arc<str>]>,
     /// One per route of the virtual host.
@@ -39,6 +44,21 @@ struct Compiled {
     /// One per header matcher; absent if no header can have that name.
     headers: Box<[Option<HeaderName>]>,
     target: Target,
+    /// One, or one per weighted cluster; empty if none of them does anything.
+    filters: Box<[Filters]>,
+    hash: HashSteps,
+}
+
+/// The route of an RPC.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    pub(crate) route: &'a Route,
+    /// Where it leads: a place in [`RouteTable::clusters`].
+    pub(crate) cluster: Option<usize>,
+    /// What happens on the way; none is nothing.
+    pub(crate) filters: Option<&'a Filters>,
+    /// How its requests are hashed.
+    pub(crate) hash: &'a HashSteps,
 }
 
 /// Where a route leads, as places in the list of clusters.
@@ -77,14 +97,15 @@ struct PathKey {
 }
 
 impl RouteTable {
-    pub(crate) fn new(virtual_host: Arc<VirtualHost>) -> Self {
+    pub(crate) fn new(virtual_host: Arc<VirtualHost>, chain: &[HttpFilter]) -> Self {
         let routes = &virtual_host.routes;
         let clusters: BTreeSet<Arc<str>> = virtual_host.clusters().map(Arc::from).collect();
         let clusters: Box<[Arc<str>]> = clusters.into_iter().collect();
-        let compiled = routes.iter().map(|route| Compiled::new(route, &clusters)).collect();
+        let compiled = routes.iter().map(|route| Compiled::new(route, &virtual_host, &clusters, chain)).collect();
         let index = |exact: bool, any_case: bool| PathIndex::new(routes, exact, any_case);
         let is_pattern = |(at, route): (u32, &Route)| matches!(route.path, PathMatcher::Regex(_)).then_some(at);
         Self {
+            chain: chain.into(),
             clusters,
             compiled,
             exact: index(true, false),
@@ -107,19 +128,36 @@ impl RouteTable {
 
     /// Whether a route names this cluster.
     pub(crate) fn names(&self, cluster: &str) -> bool {
-        self.clusters.binary_search_by(|name| (**name).cmp(cluster)).is_ok()
+        self.place(cluster).is_some()
     }
 
-    /// The first route that matches, and where it leads: a place in [`RouteTable::clusters`].
-    pub(crate) fn find(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Option<(&Route, Option<usize>)> {
+    /// The place of a cluster that a route names.
+    pub(crate) fn place(&self, cluster: &str) -> Option<usize> {
+        self.clusters.binary_search_by(|name| (**name).cmp(cluster)).ok()
+    }
+
+    /// The filter chain of the listener.
+    pub(crate) fn chain(&self) -> &[HttpFilter] {
+        &self.chain
+    }
+
+    /// Whether a request hash may depend on the channel's own number.
+    pub(crate) fn needs_channel_id(&self) -> bool {
+        self.compiled.iter().any(|compiled| compiled.hash.needs_channel_id())
+    }
+
+    /// The first route that matches.
+    pub(crate) fn find(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Option<Found<'_>> {
         let mut from = 0;
         loop {
             let at = self.first_match(rpc, from)?;
             let route = self.virtual_host.routes.get(at as usize)?;
             // The draw comes last; a route that loses it is passed over (L-37).
             if route.fraction.is_none_or(|fraction| choose.choose(MILLION) < u64::from(fraction)) {
-                let cluster = self.compiled.get(at as usize).and_then(|c| c.target.choose(choose));
-                return Some((route, cluster));
+                let compiled = self.compiled.get(at as usize)?;
+                let (choice, cluster) = compiled.target.choose(choose).unzip();
+                let filters = compiled.filters.get(choice.unwrap_or(0));
+                return Some(Found { route, cluster, filters, hash: &compiled.hash });
             }
             from = at + 1;
         }
@@ -166,10 +204,10 @@ impl RouteTable {
     }
 }
 
-/// The tables of equal virtual hosts are equal.
+/// The tables of equal virtual hosts with equal filters are equal.
 impl PartialEq for RouteTable {
     fn eq(&self, other: &Self) -> bool {
-        self.virtual_host == other.virtual_host
+        self.virtual_host == other.virtual_host && self.chain == other.chain
     }
 }
 
@@ -178,11 +216,12 @@ impl Eq for RouteTable {}
 impl Hash for RouteTable {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.virtual_host.hash(state);
+        self.chain.hash(state);
     }
 }
 
 impl Compiled {
-    fn new(route: &Route, clusters: &[Arc<str>]) -> Self {
+    fn new(route: &Route, virtual_host: &VirtualHost, clusters: &[Arc<str>], chain: &[HttpFilter]) -> Self {
         let place = |name: &str| clusters.partition_point(|cluster| **cluster < *name) as u32;
         let target = match &route.action {
             RouteAction::Forward(forward) => match &forward.target {
@@ -198,21 +237,36 @@ impl Compiled {
             },
             RouteAction::NonForwarding | RouteAction::Unsupported(_) => Target::Nowhere,
         };
-        Self { headers: route.headers.iter().map(|matcher| visible_name(&matcher.name)).collect(), target }
+        let filters: Box<[Filters]> = match &route.action {
+            RouteAction::Forward(ForwardAction { target: ClusterTarget::Weighted(choices), .. }) => choices
+                .iter()
+                .map(|choice| Filters::new(chain, &[&choice.overrides, &route.overrides, &virtual_host.overrides]))
+                .collect(),
+            _ => [Filters::new(chain, &[&route.overrides, &virtual_host.overrides])].into(),
+        };
+        Self {
+            headers: route.headers.iter().map(|matcher| visible_name(&matcher.name)).collect(),
+            target,
+            hash: match &route.action {
+                RouteAction::Forward(forward) => HashSteps::new(&forward.hash_policies),
+                RouteAction::NonForwarding | RouteAction::Unsupported(_) => HashSteps::default(),
+            },
+            filters: if filters.iter().all(Filters::is_empty) { Box::default() } else { filters },
+        }
     }
 }
 
 impl Target {
-    /// By weight, whatever state the clusters are in (L-38).
-    fn choose(&self, choose: &mut dyn Choose) -> Option<usize> {
+    /// By weight, whatever state the clusters are in (L-38): which choice, and which cluster that is.
+    fn choose(&self, choose: &mut dyn Choose) -> Option<(usize, usize)> {
         match self {
             Self::Nowhere => None,
-            Self::Cluster(place) => Some(*place as usize),
+            Self::Cluster(place) => Some((0, *place as usize)),
             Self::Weighted(choices) => {
                 let total = choices.last().map(|(sum, _)| *sum).filter(|sum| *sum > 0)?;
                 let draw = choose.choose(total);
-                let place = choices.partition_point(|(sum, _)| *sum <= draw);
-                choices.get(place).map(|(_, place)| *place as usize)
+                let choice = choices.partition_point(|(sum, _)| *sum <= draw);
+                choices.get(choice).map(|(_, place)| (choice, *place as usize))
             }
         }
     }
@@ -326,13 +380,13 @@ fn word(text: &[u8], any_case: bool) -> u64 {
 }
 
 /// The name as requests have it; `None` if routes cannot see such a header (L-34).
-fn visible_name(name: &str) -> Option<HeaderName> {
+pub(crate) fn visible_name(name: &str) -> Option<HeaderName> {
     let hidden = name.ends_with("-bin") || name.starts_with("grpc-") || HIDDEN.contains(&name);
     if hidden { None } else { HeaderName::from_bytes(name.as_bytes()).ok() }
 }
 
 /// The value of a header; several are joined with commas (L-34).
-fn visible_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
+pub(crate) fn visible_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
     let mut values = headers.get_all(name).iter().filter_map(|value| std::str::from_utf8(value.as_bytes()).ok());
     let first = match values.next() {
         Some(first) => first,

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use mainstay_xds::Choose;
 use mainstay_xds::resource::route::{ForwardAction, RetryPolicy, RouteAction};
 
+use crate::filters::Injected;
 use crate::listeners::Listeners;
 use crate::picker::{Pick, PickArgs, Picker, Reason};
-use crate::routing::RouteTable;
+use crate::routing::{Found, RouteTable};
+use crate::session::{Session, SessionPick};
 use crate::timers::Owner;
 use crate::tree::Subchannel;
 
@@ -36,6 +38,8 @@ pub(crate) struct Works<S> {
     pub(crate) routes: Arc<RouteTable>,
     /// Time limit of routes without one.
     pub(crate) default_limit: Option<Duration>,
+    /// The number that stands for this channel in request hashes (L-42).
+    pub(crate) channel_id: u64,
     /// One per cluster of the routes, in the same order.
     pub(crate) pickers: Vec<Arc<Picker<S>>>,
     /// Clusters that no route names, by name in order.
@@ -56,6 +60,10 @@ pub struct Rpc<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chosen {
     route: Option<Arc<ChosenRoute>>,
+    /// Whether the filters of the route have had their turn: they have only one, whatever becomes of the RPC.
+    filtered: bool,
+    /// Once made, it stays: a random one must lead to the same endpoint again.
+    hash: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +72,7 @@ struct ChosenRoute {
     limit: Option<Duration>,
     auto_host_rewrite: bool,
     retry: Option<Arc<RetryPolicy>>,
+    session: Option<Session>,
 }
 
 /// What becomes of an RPC.
@@ -78,6 +87,8 @@ pub enum Decision<'a, S: Subchannel> {
     Fail(Failure),
     /// Fail it in any case; never try it again (L-50).
     Drop(Failure),
+    /// Do this to it first, in order, then decide again.
+    Inject(Vec<Injected>),
 }
 
 /// Where an RPC goes.
@@ -93,6 +104,12 @@ pub struct SendTo<'a, S: Subchannel> {
     pub authority: Option<&'a str>,
     /// Who wants to hear how the RPC ends.
     pub listeners: Listeners,
+    /// Something to hand to the core although the RPC need not wait for it.
+    pub wake: Option<Wake>,
+    /// `set-cookie` to add to the headers of the response, for the session of the RPC (L-94).
+    pub set_cookie: Option<HeaderValue>,
+    /// Hand it to the core: the session begins to use a connection that must be kept for it.
+    pub keep: Option<Wake>,
 }
 
 /// A part of the tree that connects only when an RPC needs it.
@@ -138,6 +155,23 @@ impl Chosen {
     }
 }
 
+impl ChosenRoute {
+    fn new(
+        cluster: &Arc<str>,
+        limit: Option<Duration>,
+        forward: &ForwardAction,
+        session: Option<Session>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            cluster: Arc::clone(cluster),
+            limit,
+            auto_host_rewrite: forward.auto_host_rewrite,
+            retry: forward.retry.clone(),
+            session,
+        })
+    }
+}
+
 impl<S: Subchannel> Snapshot<S> {
     /// A snapshot without configuration: RPCs wait.
     pub fn empty() -> Self {
@@ -171,44 +205,61 @@ impl<S: Subchannel> Snapshot<S> {
             }
             Content::Broken(failure) => return Decision::Fail(failure.clone()),
         };
+        let mut session_pick = SessionPick::default();
         if let Some(route) = chosen.route.as_deref()
             && let Some((cluster, picker)) = works.cluster(&route.cluster)
         {
-            return decide(cluster, picker, route.limit, route.auto_host_rewrite, PickArgs { choose });
+            let args = PickArgs::new(choose, rpc.headers, &mut chosen.hash);
+            let mut args = args.of_session(route.session.as_ref(), &mut session_pick);
+            return decide(cluster, picker, route.limit, route.auto_host_rewrite, &mut args);
         }
-        let (forward, place) = match works.route(rpc, choose) {
+        let (forward, place, found) = match works.route(rpc, choose) {
             Ok(found) => found,
             Err(failure) => return Decision::Drop(failure),
         };
+        let session = found.filters.and_then(|filters| filters.session(rpc));
+        let wanted = session.as_ref().and_then(Session::cluster).filter(|wanted| forward.target.names(wanted));
+        let place = wanted.and_then(|wanted| works.routes.place(wanted)).unwrap_or(place); // A60
         let (Some(cluster), Some(picker)) = (works.routes.clusters().get(place), works.pickers.get(place)) else {
             return Decision::Drop(Failure::internal("route without a cluster".into()));
         };
         let limit = limit(forward.max_stream_duration.or(works.default_limit));
-        let decision = decide(cluster, picker, limit, forward.auto_host_rewrite, PickArgs { choose });
+        let mut args = PickArgs::new(choose, rpc.headers, &mut chosen.hash).hashed_by(found.hash, works.channel_id);
+        if let Some(filters) = found.filters.filter(|_| !std::mem::replace(&mut chosen.filtered, true)) {
+            let effects = filters.inject(rpc.headers, args.choose);
+            if !effects.is_empty() {
+                args.keep_hash();
+                chosen.route = Some(ChosenRoute::new(cluster, limit, forward, session));
+                return Decision::Inject(effects);
+            }
+        }
+        args = args.of_session(session.as_ref(), &mut session_pick);
+        let decision = decide(cluster, picker, limit, forward.auto_host_rewrite, &mut args);
         let is_needed_again = match decision {
             Decision::Wait(..) | Decision::Fail(_) => true,
             Decision::Send(_) => forward.retry.is_some(),
-            Decision::Drop(_) => false,
+            Decision::Drop(_) | Decision::Inject(_) => false,
         };
         if is_needed_again {
-            let (cluster, retry) = (Arc::clone(cluster), forward.retry.clone());
-            let auto_host_rewrite = forward.auto_host_rewrite;
-            chosen.route = Some(Arc::new(ChosenRoute { cluster, limit, auto_host_rewrite, retry }));
+            args.keep_hash();
+            chosen.route = Some(ChosenRoute::new(cluster, limit, forward, session));
         }
         decision
     }
 }
 
+type Route<'a> = (&'a ForwardAction, usize, Found<'a>);
+
 impl<S: Subchannel> Works<S> {
-    /// The route of an RPC and the place of its cluster.
-    fn route(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Result<(&ForwardAction, usize), Failure> {
+    /// The route of an RPC, the place of its cluster, and what else there is about it.
+    fn route(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Result<Route<'_>, Failure> {
         let host = &self.routes.virtual_host().name;
-        let Some((route, place)) = self.routes.find(rpc, choose) else {
+        let Some(found) = self.routes.find(rpc, choose) else {
             let text = format!("no matching route: no route of virtual host {host:?} matches path {:?}", rpc.path);
             return Err(Failure::unavailable(text));
         };
-        match (&route.action, place) {
-            (RouteAction::Forward(forward), Some(place)) => Ok((forward, place)),
+        match (&found.route.action, found.cluster) {
+            (RouteAction::Forward(forward), Some(place)) => Ok((forward, place, found)),
             (RouteAction::Forward(_), None) => {
                 Err(Failure::internal(format!("the route of virtual host {host:?} names no cluster")))
             }
@@ -218,7 +269,7 @@ impl<S: Subchannel> Works<S> {
     }
 
     fn cluster(&self, name: &str) -> Option<(&Arc<str>, &Picker<S>)> {
-        if let Ok(place) = self.routes.clusters().binary_search_by(|cluster| (**cluster).cmp(name)) {
+        if let Some(place) = self.routes.place(name) {
             return Some((self.routes.clusters().get(place)?, self.pickers.get(place)?));
         }
         let place = self.others.binary_search_by(|(cluster, _)| (**cluster).cmp(name)).ok()?;
@@ -247,15 +298,21 @@ fn decide<'a, S: Subchannel>(
     picker: &'a Picker<S>,
     limit: Option<Duration>,
     auto_host_rewrite: bool,
-    mut args: PickArgs<'_>,
+    args: &mut PickArgs<'_>,
 ) -> Decision<'a, S> {
-    match picker.pick(&mut args) {
+    match picker.pick(args) {
         Pick::Send(ready, listeners) => Decision::Send(SendTo {
             subchannel: &ready.subchannel,
             cluster,
             limit,
             authority: ready.hostname.as_deref().filter(|_| auto_host_rewrite),
             listeners,
+            wake: args.wake,
+            set_cookie: args.session.as_ref().and_then(|(session, pick)| {
+                let address = ready.subchannel.address();
+                session.set_cookie(address, pick.endpoint.as_deref().unwrap_or(&[address]), cluster)
+            }),
+            keep: args.session.as_ref().and_then(|(_, pick)| pick.keep),
         }),
         Pick::Wait(reason) => Decision::Wait(Failure::unavailable(reason.explain(cluster)), reason.wake),
         Pick::Fail(reason) => Decision::Fail(Failure::unavailable(reason.explain(cluster))),

@@ -11,13 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::HeaderMap;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderName};
 use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ClusterError, ConfigError, ResolvedEndpoints, XdsConfig};
 use mainstay_xds::resource::cluster::{Cluster, ClusterKind, OverrideHostStatuses};
 use mainstay_xds::resource::endpoint::{
     Addresses, Endpoint, EndpointCollection, EndpointSource, Endpoints, HealthStatus, Locality, LocalityEndpoints,
     Priority,
 };
+use mainstay_xds::resource::filter::{FilterConfig, HttpFilter, SessionCookie};
 use mainstay_xds::resource::lb_policy::LbPolicy;
 use mainstay_xds::resource::listener::{HttpConnectionManager, RouteSource};
 use mainstay_xds::resource::matcher::PathMatcher;
@@ -27,7 +30,8 @@ use mainstay_xds::resource::route::{
 use mainstay_xds::{Choose, Time};
 
 use crate::{
-    Connectivity, Context, Counter, Decision, Host, Rpc, Snapshot, Subchannel, SubchannelId, SubchannelSpec, Tree,
+    Chosen, Connectivity, Context, Counter, Decision, Ending, Host, Listeners, LoadSink, Rpc, Snapshot, Subchannel,
+    SubchannelId, SubchannelSpec, Tree,
 };
 
 /// A tree and everything around it.
@@ -49,6 +53,8 @@ pub(crate) struct FakeHost {
     /// What was asked for: `create 1`, `connect 1`, `release 1`, `reresolve`.
     log: Vec<String>,
     pub(crate) counters: BTreeMap<(String, String), Arc<Counter>>,
+    /// Where the load of a port is to be reported to.
+    pub(crate) sinks: BTreeMap<u16, LoadSink>,
 }
 
 /// A subchannel as pickers see it.
@@ -145,10 +151,25 @@ impl World {
     }
 
     pub(crate) fn rpc_to(&mut self, path: &str) -> String {
-        let headers = HeaderMap::new();
+        self.decide(path, &HeaderMap::new(), &mut Chosen::default())
+    }
+
+    /// What becomes of an RPC with the header `user`.
+    pub(crate) fn rpc_of(&mut self, user: &str) -> String {
+        let headers = HeaderMap::from_iter([(HeaderName::from_static("user"), user.parse().expect("a value"))]);
+        self.decide("/s/m", &headers, &mut Chosen::default())
+    }
+
+    /// What becomes of an RPC that may have been decided about before.
+    pub(crate) fn decide(&mut self, path: &str, headers: &HeaderMap, chosen: &mut Chosen) -> String {
         let snapshot = Arc::clone(&self.snapshot);
-        match snapshot.decide(Rpc { path, headers: &headers }, &mut self.script) {
-            Decision::Send(to) => format!("send {}", to.subchannel.port),
+        match snapshot.decide_again(Rpc { path, headers }, chosen, &mut self.script) {
+            Decision::Send(to) => {
+                if let Some(wake) = to.wake {
+                    self.call(|tree, cx| tree.wake(cx, wake));
+                }
+                format!("send {}", to.subchannel.port)
+            }
             Decision::Wait(failure, wake) => {
                 if let Some(wake) = wake {
                     self.call(|tree, cx| tree.wake(cx, wake));
@@ -157,6 +178,66 @@ impl World {
             }
             Decision::Fail(failure) => format!("fail {}: {}", failure.code, failure.message),
             Decision::Drop(failure) => format!("drop {}: {}", failure.code, failure.message),
+            Decision::Inject(effects) => format!("inject {effects:?}"),
+        }
+    }
+
+    /// Sends `n` RPCs that end with the code that `code` says for the port. The ports.
+    pub(crate) fn calls(&mut self, n: usize, mut code: impl FnMut(u16) -> u8) -> Vec<u16> {
+        let (snapshot, headers) = (Arc::clone(&self.snapshot), HeaderMap::new());
+        let mut call = || match snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut self.script) {
+            Decision::Send(to) => {
+                to.listeners.end(Ending { code: code(to.subchannel.port), trailers: None });
+                to.subchannel.port
+            }
+            other => panic!("not sent: {other:?}"),
+        };
+        (0..n).map(|_| call()).collect()
+    }
+
+    /// What becomes of an RPC whose cookie `sid` has this content: as [`World::rpc`] says, and the content of the
+    /// cookie that the answer sets. What the decision asks for is done.
+    pub(crate) fn rpc_of_session(&mut self, path: &str, cookie: &str) -> (String, String) {
+        let mut headers = HeaderMap::new();
+        if !cookie.is_empty() {
+            let value = format!("sid={}", STANDARD.encode(cookie));
+            headers.insert(http::header::COOKIE, value.parse().expect("a header value"));
+        }
+        let snapshot = Arc::clone(&self.snapshot);
+        let (outcome, set, wake) = match snapshot.decide(Rpc { path, headers: &headers }, &mut self.script) {
+            Decision::Send(to) => (format!("send {}", to.subchannel.port), to.set_cookie, to.keep),
+            Decision::Wait(_, wake) => ("wait".to_owned(), None, wake),
+            other => (format!("{other:?}"), None, None),
+        };
+        if let Some(wake) = wake {
+            self.call(|tree, cx| tree.wake(cx, wake));
+        }
+        let set = set.map(|set| {
+            let text = set.to_str().expect("a text");
+            let value = text.strip_prefix("sid=").and_then(|rest| rest.split(';').next()).expect("a value");
+            String::from_utf8(STANDARD.decode(value).expect("base64")).expect("a text")
+        });
+        (outcome, set.unwrap_or_default())
+    }
+
+    /// The ports that `n` RPCs would go to; they are not counted.
+    pub(crate) fn look(&mut self, n: usize) -> Vec<u16> {
+        let (snapshot, headers) = (Arc::clone(&self.snapshot), HeaderMap::new());
+        let mut look = || match snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut self.script) {
+            Decision::Send(to) => {
+                to.listeners.withdraw();
+                to.subchannel.port
+            }
+            other => panic!("not sent: {other:?}"),
+        };
+        (0..n).map(|_| look()).collect()
+    }
+
+    /// Begins an RPC that must be sent: to which port, and who hears how it ends.
+    pub(crate) fn begin(&mut self, snapshot: &Snapshot<Handle>) -> (u16, Listeners) {
+        match snapshot.decide(Rpc { path: "/s/m", headers: &HeaderMap::new() }, &mut self.script) {
+            Decision::Send(to) => (to.subchannel.port, to.listeners),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -207,6 +288,12 @@ impl Host for FakeHost {
         self.live.remove(&port);
     }
 
+    fn watch_load(&mut self, id: SubchannelId, period: Duration, sink: LoadSink) {
+        let port = self.port(id);
+        self.log.push(format!("watch {port} each {period:?}"));
+        self.sinks.insert(port, sink);
+    }
+
     fn request_reresolution(&mut self) {
         self.log.push("reresolve".into());
     }
@@ -226,6 +313,10 @@ impl FakeHost {
 impl Subchannel for Handle {
     fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
+    }
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], self.port))
     }
 }
 
@@ -278,6 +369,15 @@ pub(crate) fn routed(
         clusters: clusters.into_iter().map(|cluster| (Arc::clone(&cluster.name), Ok(Arc::new(cluster)))).collect(),
         mixed_sources: false,
     }
+}
+
+/// The same with a filter chain that gives RPCs a session with the cookie `sid`.
+pub(crate) fn with_sessions(mut config: XdsConfig) -> XdsConfig {
+    let cookie = SessionCookie { name: "sid".into(), path: String::new(), ttl: Duration::ZERO };
+    let config_of = FilterConfig::StatefulSession(Some(Arc::new(cookie)));
+    let filter = HttpFilter { name: "session".into(), config: config_of, disabled: false };
+    Arc::make_mut(&mut config.listener).filters.insert(0, filter);
+    config
 }
 
 /// Puts an error in the place of a cluster.

@@ -10,14 +10,17 @@ use std::time::Duration;
 
 use mainstay_xds::client::Intern;
 use mainstay_xds::deps::{ClusterChildren, ClusterResult, ConfigError, XdsConfig};
+use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
+use crate::orca::LoadSink;
 use crate::picker::Picker;
 use crate::policy::cds::{Cds, CdsConfig};
 use crate::policy::{Cx, Event, What};
 use crate::pool::{Handles, Pool};
+use crate::request_hash::random_hash;
 use crate::routing::RouteTable;
 use crate::snapshot::{Content, Failure, Snapshot, Wake, Works};
 use crate::timers::{Owner, Timers};
@@ -30,6 +33,9 @@ pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
     /// Whether an RPC may be sent on it right now. Pickers ask last, so that a connection that
     /// died after the snapshot was made is passed over.
     fn is_ready(&self) -> bool;
+
+    /// Where it leads.
+    fn address(&self) -> SocketAddr;
 }
 
 /// Identity of a subchannel in one tree. Never used twice.
@@ -80,6 +86,10 @@ pub trait Host {
     /// there is none. The same for every channel of the process (L-86).
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter>;
 
+    /// Asks the endpoint at the other end of a connection for a report of its load each `period`, until the connection
+    /// is lost or released, or the sink is not wanted any more (A51).
+    fn watch_load(&mut self, _id: SubchannelId, _period: Duration, _sink: LoadSink) {}
+
     /// Where channels share parsed resources, if they do.
     fn interner(&mut self) -> Option<&mut dyn Intern> {
         None
@@ -108,6 +118,7 @@ pub struct Tree<S: Subchannel> {
     pool: Pool,
     timers: Timers,
     handles: Handles<S>,
+    loads: LoadStore,
     /// Clusters whose pickers may be out of date.
     touched: BTreeSet<u32>,
     /// Whether anything but pickers changed since the last snapshot.
@@ -115,6 +126,8 @@ pub struct Tree<S: Subchannel> {
     /// What RPCs still go by, if that is not the configuration.
     warming: Option<Warming>,
     warm_bound: Option<Duration>,
+    /// Drawn when a route first asks for it.
+    channel_id: Option<u64>,
 }
 
 /// What RPCs are routed by.
@@ -154,10 +167,12 @@ impl<S: Subchannel> Tree<S> {
             pool: Pool::default(),
             timers: Timers::default(),
             handles: Handles::new(),
+            loads: LoadStore::default(),
             touched: BTreeSet::new(),
             changed: false,
             warming: None,
             warm_bound: Some(warm::BOUND),
+            channel_id: None,
         }
     }
 
@@ -202,6 +217,11 @@ impl<S: Subchannel> Tree<S> {
         self.pool.flush(cx.host, &mut self.handles);
     }
 
+    /// What RPCs count for load reports.
+    pub fn loads(&mut self) -> &mut LoadStore {
+        &mut self.loads
+    }
+
     /// When [`Tree::handle_timeout`] is due.
     pub fn next_deadline(&self) -> Option<Time> {
         let warm = self.warming.as_ref().and_then(|warming| warming.until);
@@ -230,7 +250,9 @@ impl<S: Subchannel> Tree<S> {
     fn put_in_force<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, config: Arc<XdsConfig>) {
         let current = match &self.config {
             Config::Works { config: current, .. } if *current == config => return,
-            Config::Works { config: current, routes } if current.virtual_host == config.virtual_host => {
+            Config::Works { config: current, routes }
+                if current.virtual_host == config.virtual_host && *routes.chain() == *config.listener.filters =>
+            {
                 self.changed |= default_limit(current) != default_limit(&config);
                 Some((current, routes))
             }
@@ -241,7 +263,7 @@ impl<S: Subchannel> Tree<S> {
             Some((_, routes)) => Arc::clone(routes),
             None => {
                 self.changed = true;
-                Arc::new(RouteTable::new(Arc::clone(&config.virtual_host)))
+                Arc::new(RouteTable::new(Arc::clone(&config.virtual_host), &config.listener.filters))
             }
         };
         let concerned = match concerned {
@@ -255,6 +277,9 @@ impl<S: Subchannel> Tree<S> {
                 known.chain(routes.clusters()).cloned().collect()
             }
         };
+        if self.channel_id.is_none() && routes.needs_channel_id() {
+            self.channel_id = Some(random_hash(cx.choose));
+        }
         let before = self.take_kept();
         let below = below_aggregates(&config);
         for name in concerned {
@@ -339,7 +364,9 @@ impl<S: Subchannel> Tree<S> {
             pool: &mut self.pool,
             timers: &mut self.timers,
             breakers: &mut |cluster, eds_service| host.circuit_breaker(cluster, eds_service),
+            loads: &mut self.loads,
             last_policy: &mut self.last_policy,
+            health: None,
             cluster,
             ignore_reresolution: false,
         };
@@ -362,7 +389,8 @@ impl<S: Subchannel> Tree<S> {
                 others.push((Arc::clone(name), Arc::clone(picker)));
             }
         }
-        Content::Works(Works { routes: Arc::clone(routes), default_limit, pickers, others })
+        let channel_id = self.channel_id.unwrap_or_default();
+        Content::Works(Works { routes: Arc::clone(routes), default_limit, channel_id, pickers, others })
     }
 }
 

@@ -48,6 +48,11 @@ impl ResponseBody {
         http::Response::from_parts(head, body)
     }
 
+    /// Nothing at all.
+    pub(crate) fn empty() -> Self {
+        Self { incoming: None, address: (std::net::Ipv4Addr::UNSPECIFIED, 0).into(), deadline: None, held: None }
+    }
+
     /// The status is the last word: with OK the RPC has succeeded, without it it has not.
     fn read_status(&mut self, headers: &HeaderMap) {
         if let Some(status) = headers.get("grpc-status") {

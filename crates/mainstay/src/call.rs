@@ -2,14 +2,18 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::SET_COOKIE;
 use http::uri::Authority;
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
-use mainstay_lb::{Chosen, Decision, Ending, Failure, Listeners, PushBack, Retry, Rpc};
+use mainstay_lb::{
+    Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Listeners, PushBack, Retry, Rpc, Subchannel as _,
+};
 use mainstay_xds::code_of_http_status;
 use tokio::time::{Instant, Sleep};
 use tonic::body::Body;
@@ -49,6 +53,11 @@ pub(crate) async fn run(
         let sent = match call.choose(Rpc { path: request.path(), headers: request.headers() }).await {
             Ok(way) => call.send(way, &mut request).await?,
             Err(NotSent::Failed(status)) => Sent::Failed(status),
+            // Only a filter ends an RPC well without sending it (S-52).
+            Err(NotSent::Final(status)) if status.code() == Code::Ok => {
+                on_channel.succeed();
+                return Ok(status.into_http::<Body>().map(|_| ResponseBody::empty()));
+            }
             Err(NotSent::Final(status)) => return Err(status),
         };
         let (status, pause) = match sent {
@@ -113,8 +122,13 @@ struct Way {
     on_subchannel: ledger::Call,
     cluster: Arc<str>,
     address: SocketAddr,
+    set_cookie: Option<HeaderValue>,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the common one: a heap block for it would cost each RPC"
+)]
 enum Sent {
     Answered(Answer),
     /// The connection was closed before the request left.
@@ -129,7 +143,7 @@ enum Sent {
 enum NotSent {
     /// There is no endpoint to send it to.
     Failed(Status),
-    /// It was dropped, or its time is up: that is never tried again (L-50).
+    /// It was dropped, aborted, or its time is up: that is never tried again (L-50).
     Final(Status),
 }
 
@@ -145,6 +159,7 @@ struct Answer {
 enum Step {
     Go(Way),
     Wait(Failure),
+    Inject(Vec<Injected>),
 }
 
 impl Call<'_> {
@@ -154,6 +169,10 @@ impl Call<'_> {
             Ok(Step::Go(way)) => Ok(way),
             // In a box, so that RPCs that need not wait have a small future.
             Ok(Step::Wait(_)) => Box::pin(self.wait(rpc)).await,
+            Ok(Step::Inject(effects)) => {
+                Box::pin(self.inject(effects)).await?;
+                Box::pin(self.wait(rpc)).await
+            }
             Err(failure) => {
                 // A caller that tries again and again must leave time for the connections to be made.
                 tokio::task::coop::consume_budget().await;
@@ -171,6 +190,10 @@ impl Call<'_> {
             let reason = match self.decide(rpc)? {
                 Step::Go(way) => return Ok(way),
                 Step::Wait(reason) => reason,
+                Step::Inject(effects) => {
+                    self.inject(effects).await?;
+                    continue;
+                }
             };
             self.hold();
             let next = published.changed();
@@ -184,6 +207,25 @@ impl Call<'_> {
                 }
             }
         }
+    }
+
+    /// Does to the RPC what the filters of its route say, as long as the process has not too many faults at work.
+    async fn inject(&mut self, effects: Vec<Injected>) -> Result<(), NotSent> {
+        for Injected { effect, max_active } in effects {
+            let Some(_active) = ACTIVE_FAULTS.try_acquire(max_active) else { continue };
+            match effect {
+                Effect::Delay(time) => {
+                    if !self.sleep(time).await {
+                        return Err(NotSent::Final(self.expired("while a fault filter held it up")));
+                    }
+                }
+                Effect::Abort(code) => {
+                    let text = format!("RPC to {} was aborted by a fault filter", self.hub.target());
+                    return Err(NotSent::Final(Status::new(Code::from(i32::from(code)), text)));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Keeps the chosen cluster in the configuration (L-27).
@@ -201,11 +243,15 @@ impl Call<'_> {
             Decision::Send(to) => {
                 let Some(sender) = to.subchannel.sender() else {
                     // It went away this very moment; the next snapshot knows.
+                    to.listeners.withdraw();
                     return Ok(Step::Wait(Failure::unavailable(format!(
                         "connection to {} was lost",
                         to.subchannel.address()
                     ))));
                 };
+                for wake in to.keep.into_iter().chain(to.wake) {
+                    self.hub.inspector.wake(wake);
+                }
                 Ok(Step::Go(Way {
                     sender,
                     authority: to.authority.and_then(|authority| Authority::try_from(authority).ok()),
@@ -214,6 +260,7 @@ impl Call<'_> {
                     address: to.subchannel.address(),
                     listeners: to.listeners,
                     on_subchannel: to.subchannel.begin(),
+                    set_cookie: to.set_cookie,
                 }))
             }
             Decision::Wait(reason, wake) => {
@@ -225,19 +272,22 @@ impl Call<'_> {
             Decision::Fail(reason) if self.wait_for_ready => Ok(Step::Wait(reason)),
             Decision::Fail(reason) => Err(NotSent::Failed(self.failed(&reason))),
             Decision::Drop(reason) => Err(NotSent::Final(self.failed(&reason))),
+            Decision::Inject(effects) => Ok(Step::Inject(effects)),
         }
     }
 
     async fn send(&self, way: Way, request: &mut Request) -> Result<Sent, Status> {
-        let Way { mut sender, authority, deadline, listeners, on_subchannel, cluster, address } = way;
+        let Way { mut sender, authority, deadline, listeners, on_subchannel, cluster, address, set_cookie } = way;
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
+            listeners.withdraw();
             return Err(self.expired("before it could be sent"));
         }
         let authority = authority.unwrap_or_else(|| self.hub.authority.clone());
         let previous = self.retry.as_ref().map_or(0, Retry::previous_attempts);
         let timeout = left.map(deadline::header_value);
         let Some(attempt) = request.attempt(self.hub.scheme.clone(), authority, timeout, previous) else {
+            listeners.withdraw();
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };
         let answer = sender.try_send_request(attempt);
@@ -253,13 +303,22 @@ impl Call<'_> {
             }
         };
         match outcome {
-            Ok(response) => Ok(Sent::Answered(Answer { response, address, timer, listeners, on_subchannel })),
-            Err(error) if error.message().is_some() => Ok(Sent::Returned),
+            Ok(mut response) => {
+                if let Some(cookie) = set_cookie {
+                    response.headers_mut().append(SET_COOKIE, cookie);
+                }
+                Ok(Sent::Answered(Answer { response, address, timer, listeners, on_subchannel }))
+            }
+            Err(error) if error.message().is_some() => {
+                listeners.withdraw();
+                Ok(Sent::Returned)
+            }
             Err(error) => {
                 let error = error.into_error();
                 let refused = failure::is_refusal(&error);
                 let failed = failure::transport(error, address);
                 if refused {
+                    listeners.withdraw();
                     return Ok(Sent::Refused(failed));
                 }
                 listeners.end(Ending { code: failed.code() as u8, trailers: None });
@@ -285,19 +344,24 @@ impl Call<'_> {
         request.prepare_another().then_some(pause)
     }
 
-    /// Waits before the next attempt, under the deadline of the whole RPC.
+    /// Waits before the next attempt.
     async fn pause(&mut self, pause: Duration, last: Status) -> Result<(), Status> {
+        if self.sleep(pause).await {
+            return Ok(());
+        }
+        Err(self.expired(&format!("before the next attempt; the last one: {}", last.message())))
+    }
+
+    /// Lets time pass; whether that was within the deadline of the whole RPC.
+    async fn sleep(&mut self, time: Duration) -> bool {
         self.hold();
-        let next = deadline::after(Instant::now(), pause);
+        let end = deadline::after(Instant::now(), time);
         let due = self.deadline(self.chosen.limit());
-        match deadline::earlier(next, due) {
+        match deadline::earlier(end, due) {
             Some(at) => tokio::time::sleep_until(at).await,
             None => std::future::pending().await,
         }
-        if due.is_some_and(|due| next.is_none_or(|next| due <= next)) {
-            return Err(self.expired(&format!("before the next attempt; the last one: {}", last.message())));
-        }
-        Ok(())
+        due.is_none_or(|due| end.is_some_and(|end| end < due))
     }
 
     /// The earlier of what the caller and the route allow (L-40).
@@ -359,3 +423,6 @@ async fn due(timer: &mut Option<Pin<Box<Sleep>>>) {
         None => std::future::pending().await,
     }
 }
+
+/// The faults at work in this process, of all channels (S-54).
+static ACTIVE_FAULTS: LazyLock<Arc<Counter>> = LazyLock::new(Arc::default);

@@ -27,6 +27,7 @@ use crate::driver::{Driver, QUEUE};
 use crate::events::EventSource;
 use crate::intern::Interner;
 use crate::ledger::Books;
+use crate::load_reports::Origin;
 use crate::subchannel::{Subchannel, Subchannels};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
@@ -156,10 +157,11 @@ impl Hub {
         let (news, connection_news) = mpsc::unbounded_channel();
         let (queries, asked) = mpsc::unbounded_channel();
         let (close, closed) = oneshot::channel();
+        let origin = Origin { scheme: plan.credentials.scheme(), authority: authority.clone() };
         let driver = Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
                 .with_warm_switching(plan.warm_switching),
-            subchannels: Subchannels::new(runtime.id(), tls, plan.connect, Interner::of(&plan.bootstrap), news),
+            subchannels: Subchannels::new(runtime.id(), tls, origin, plan.connect, Interner::of(&plan.bootstrap), news),
             streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
             lookups: Default::default(),
             inputs,

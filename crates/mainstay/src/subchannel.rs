@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use hyper::client::conn::http2::SendRequest;
-use mainstay_lb::{Connectivity, Counter, Host, SubchannelId, SubchannelSpec};
+use mainstay_lb::{Connectivity, Counter, Host, LoadSink, SubchannelId, SubchannelSpec};
 use mainstay_xds::client::Intern;
 use tokio::runtime;
 use tokio::sync::mpsc;
@@ -15,7 +16,9 @@ use crate::connection::{ConnectSettings, Connection, ConnectionSpec, User};
 use crate::http2::Tls;
 use crate::intern::Interner;
 use crate::ledger;
+use crate::load_reports::{self, Origin};
 use crate::request::RequestBody;
+use crate::task::Task;
 
 /// A handle of a connection to one address, as snapshots carry it.
 #[derive(Clone, Debug)]
@@ -29,6 +32,9 @@ pub(crate) struct Subchannels {
     interner: Interner,
     news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
     connections: BTreeMap<SubchannelId, Arc<Connection>>,
+    origin: Origin,
+    /// The streams of load reports on each connection.
+    load_reports: BTreeMap<SubchannelId, Vec<Task>>,
 }
 
 // === impl Subchannel ===
@@ -37,11 +43,6 @@ impl Subchannel {
     /// The way to send a request, if the connection takes any.
     pub(crate) fn sender(&self) -> Option<SendRequest<RequestBody>> {
         self.0.sender()
-    }
-
-    /// Where it leads.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.0.address()
     }
 
     /// Counts an RPC that begins on it.
@@ -53,6 +54,10 @@ impl Subchannel {
 impl mainstay_lb::Subchannel for Subchannel {
     fn is_ready(&self) -> bool {
         self.0.is_ready()
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.0.address()
     }
 }
 
@@ -77,11 +82,13 @@ impl Subchannels {
     pub(crate) fn new(
         runtime: runtime::Id,
         tls: Option<Tls>,
+        origin: Origin,
         settings: ConnectSettings,
         interner: Interner,
         news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
     ) -> Self {
-        Self { runtime, tls, settings, interner, news, connections: BTreeMap::new() }
+        let (connections, load_reports) = (BTreeMap::new(), BTreeMap::new());
+        Self { runtime, tls, settings, interner, news, connections, origin, load_reports }
     }
 
     /// The connections in use, each once.
@@ -111,7 +118,17 @@ impl Host for Subchannels {
         }
     }
 
+    fn watch_load(&mut self, id: SubchannelId, period: Duration, sink: LoadSink) {
+        if let Some(connection) = self.connections.get(&id) {
+            let tasks = self.load_reports.entry(id).or_default();
+            tasks.retain(|task| !task.is_finished());
+            let (origin, connection) = (self.origin.clone(), connection.clone());
+            tasks.push(Task::spawn(load_reports::collect(origin, connection, period, sink)));
+        }
+    }
+
     fn release(&mut self, id: SubchannelId) {
+        self.load_reports.remove(&id); // Or the connection would never be done.
         if let Some(connection) = self.connections.remove(&id) {
             connection.leave(&self.user(id));
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_lb::{Decision, Rpc};
+use mainstay_lb::{Chosen, Decision, Rpc};
 use mainstay_xds::client::Report;
 
 use crate::choose::{Choices, Narrow, Replayed};
@@ -199,10 +199,14 @@ impl World {
         let headers = http::HeaderMap::new();
         let choices = Choices::default();
         let choose = &mut Narrow { source: Replayed::new(&choices), limit: 0 };
-        match self.snapshot().decide(Rpc { path: "/", headers: &headers }, choose) {
-            Decision::Send(to) => (Fate::Sent, format!("to cluster {:?}", to.cluster)),
-            Decision::Wait(failure, _) => (Fate::Wait, failure.message),
-            Decision::Fail(failure) | Decision::Drop(failure) => (Fate::Fail, failure.message),
+        let mut chosen = Chosen::default();
+        loop {
+            return match self.snapshot().decide_again(Rpc { path: "/", headers: &headers }, &mut chosen, choose) {
+                Decision::Send(to) => (Fate::Sent, format!("to cluster {:?}", to.cluster)),
+                Decision::Wait(failure, _) => (Fate::Wait, failure.message),
+                Decision::Fail(failure) | Decision::Drop(failure) => (Fate::Fail, failure.message),
+                Decision::Inject(_) => continue, // Faults on purpose are no outage.
+            };
         }
     }
 }

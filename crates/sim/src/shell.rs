@@ -142,6 +142,10 @@ impl Subchannel for Handle {
     fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
     }
+
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
 }
 
 impl PartialEq for Handle {

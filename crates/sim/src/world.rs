@@ -576,7 +576,7 @@ impl World {
                 self.stats.rpcs_sent += 1;
                 self.rpcs.push_back(Arc::new(to.listeners));
             }
-            Decision::Wait(_, None) | Decision::Fail(_) | Decision::Drop(_) => {}
+            Decision::Wait(_, None) | Decision::Fail(_) | Decision::Drop(_) | Decision::Inject(_) => {}
             Decision::Wait(_, Some(wake)) => self.input(choose, Input::Wake(wake)),
         }
         Ok(())
@@ -699,6 +699,7 @@ impl World {
                     self.links.insert(stream, link);
                 }
             }
+            Action::Load(_) => {} // No control plane of this world wants load reports.
             Action::Resolve(name) => {
                 self.note(|_| format!("  > resolve {name}"));
                 self.lookups.insert(name);

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstay_xds::deps::{ClusterChildren, ClusterResult, XdsConfig};
+use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ClusterResult, XdsConfig};
+use mainstay_xds::resource::filter::{FilterConfig, HttpFilter};
 
-use super::cluster_impl::ClusterImpl;
+use super::outlier_detection::OutlierDetection;
 use super::priority::{ChildConfig, Priority};
 use super::switch::{Kind, Switch};
-use super::{Cx, Event, Policy, State};
+use super::{Cx, Event, LeafCluster, Policy, State};
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
 use crate::tree::Subchannel;
@@ -33,6 +34,8 @@ pub(crate) struct LeafConfig {
     name: Arc<str>,
     /// Absent: the configuration has no such cluster.
     entry: Option<ClusterResult>,
+    /// Whether RPCs may belong to sessions (A55).
+    sessions: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,7 +47,7 @@ enum CdsKind {
 /// A leaf cluster, or why it cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Leaf {
-    Works(ClusterImpl),
+    Works(OutlierDetection),
     Broken(String),
 }
 
@@ -106,7 +109,13 @@ impl Cds {
 impl CdsConfig {
     /// Looks `name` up.
     pub(crate) fn of(name: &Arc<str>, config: &XdsConfig) -> Self {
-        let leaf = |name: &Arc<str>| LeafConfig { name: Arc::clone(name), entry: config.clusters.get(name).cloned() };
+        let has_sessions = |filter: &HttpFilter| matches!(filter.config, FilterConfig::StatefulSession(_));
+        let sessions = config.listener.filters.iter().any(has_sessions);
+        let leaf = |name: &Arc<str>| LeafConfig {
+            name: Arc::clone(name),
+            entry: config.clusters.get(name).cloned(),
+            sessions,
+        };
         match config.clusters.get(name) {
             Some(Ok(cluster)) => match &cluster.children {
                 ClusterChildren::Aggregate(leaves) => Self::Aggregate(leaves.iter().map(leaf).collect()),
@@ -172,6 +181,12 @@ impl Policy for CdsKind {
     }
 }
 
+impl LeafConfig {
+    fn cluster(&self, config: &Arc<ClusterConfig>) -> LeafCluster {
+        LeafCluster { config: Arc::clone(config), sessions: self.sessions }
+    }
+}
+
 // === impl Leaf ===
 
 impl Policy for Leaf {
@@ -180,7 +195,7 @@ impl Policy for Leaf {
     fn new(cx: &mut Cx<'_>, config: &LeafConfig) -> Self {
         match &config.entry {
             Some(Ok(cluster)) => match &cluster.children {
-                ClusterChildren::Endpoints(_) => Self::Works(ClusterImpl::new(cx, cluster)),
+                ClusterChildren::Endpoints(_) => Self::Works(OutlierDetection::new(cx, &config.cluster(cluster))),
                 ClusterChildren::Aggregate(_) => {
                     Self::Broken(format!("leaf cluster {:?} is itself an aggregate", config.name))
                 }
@@ -193,7 +208,7 @@ impl Policy for Leaf {
     fn update(&mut self, cx: &mut Cx<'_>, config: &LeafConfig) {
         match (&mut *self, &config.entry) {
             (Self::Works(cluster), Some(Ok(entry))) if matches!(entry.children, ClusterChildren::Endpoints(_)) => {
-                cluster.update(cx, entry);
+                cluster.update(cx, &config.cluster(entry));
             }
             _ => {
                 self.shut_down(cx);

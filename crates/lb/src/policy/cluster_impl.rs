@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use mainstay_xds::deps::{ClusterChildren, ClusterConfig, JoinedLocality, ResolvedEndpoints};
+use mainstay_xds::lrs::{ClusterLoad, Forwarded};
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::resource::endpoint::{DropCategory, EndpointCollection, EndpointSource, Priority as EdsPriority};
 
 use super::child_names::ChildNames;
-use super::endpoint_policy::EndpointPolicy;
-use super::priority::{ChildConfig, Priority};
-use super::{Cx, Event, LocalityConfig, Policy, PriorityConfig, State};
+use super::outlier_detection;
+use super::override_host::OverrideHost;
+use super::priority::ChildConfig;
+use super::{Cx, Event, LeafCluster, LocalityConfig, Policy, PriorityConfig, State};
 use crate::breaker::Counter;
 use crate::picker::{ClusterPicker, Picker};
 use crate::pool::{Handles, Pool};
@@ -22,22 +24,27 @@ pub(crate) struct ClusterImpl {
     eds_service: Arc<str>,
     counter: Arc<Counter>,
     drops: Arc<[DropCategory]>,
+    /// Where its RPCs are counted, if its server wants load reports (C-67).
+    load: Option<Arc<ClusterLoad>>,
     names: ChildNames,
-    priority: Priority<EndpointPolicy>,
+    child: OverrideHost,
 }
 
 impl Policy for ClusterImpl {
-    type Config = Arc<ClusterConfig>;
+    type Config = LeafCluster;
 
-    fn new(cx: &mut Cx<'_>, config: &Arc<ClusterConfig>) -> Self {
+    fn new(cx: &mut Cx<'_>, LeafCluster { config, sessions }: &LeafCluster) -> Self {
         let mut names = ChildNames::default();
-        let priority = Priority::new(cx, children(config, &mut names));
+        let children = children(config, &mut names);
         let eds_service = eds_service(config);
+        let drops = drops(config);
+        let load = load(cx, config, &eds_service, &drops, &children);
+        let child = OverrideHost::new(cx, &config.cluster, *sessions, children);
         let counter = (cx.breakers)(&config.name, &eds_service);
-        Self { config: Arc::clone(config), eds_service, counter, drops: drops(config), names, priority }
+        Self { config: Arc::clone(config), eds_service, counter, drops, load, names, child }
     }
 
-    fn update(&mut self, cx: &mut Cx<'_>, config: &Arc<ClusterConfig>) {
+    fn update(&mut self, cx: &mut Cx<'_>, LeafCluster { config, sessions }: &LeafCluster) {
         let eds_service = eds_service(config);
         if self.eds_service != eds_service {
             self.counter = (cx.breakers)(&config.name, &eds_service);
@@ -45,24 +52,31 @@ impl Policy for ClusterImpl {
         }
         self.config = Arc::clone(config);
         self.drops = drops(config);
-        self.priority.update(cx, children(config, &mut self.names));
+        let children = children(config, &mut self.names);
+        if self.load.take().is_some() {
+            cx.loads.release();
+        }
+        self.load = load(cx, config, &self.eds_service, &self.drops, &children);
+        self.child.update(cx, &config.cluster, *sessions, children);
     }
 
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
-        self.priority.handle(cx, event)
+        self.child.handle(cx, event)
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
-        self.priority.shut_down(cx);
+        if self.load.take().is_some() {
+            cx.loads.release();
+        }
+        self.child.shut_down(cx);
     }
 
     fn state(&self) -> State {
         let drops_all = self.drops.iter().any(|drop| drop.per_million >= 1_000_000);
-        if drops_all { State::Ready } else { self.priority.state() } // L-87
+        if drops_all { State::Ready } else { self.child.state() } // L-87
     }
 
     fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
-        let (place, count) = self.priority.place();
         Picker::Cluster(Box::new(ClusterPicker {
             name: Arc::clone(&self.config.name),
             eds_service: Arc::clone(&self.eds_service),
@@ -70,7 +84,8 @@ impl Policy for ClusterImpl {
             drops: Arc::clone(&self.drops),
             max_requests: self.config.cluster.max_requests,
             counter: Arc::clone(&self.counter),
-            child: self.priority.picker(pool, handles).explain(&format!("priority {place} of {count}")),
+            load: self.load.clone(),
+            child: self.child.picker(pool, handles),
         }))
     }
 }
@@ -87,12 +102,33 @@ fn children(config: &ClusterConfig, names: &mut ChildNames) -> Vec<ChildConfig<P
     let numbers = names.assign(&priorities);
     // Fresh DNS answers do nothing for endpoints that come from EDS (L-72).
     let ignore_reresolution = matches!(config.cluster.kind, ClusterKind::Eds { .. });
+    let counted = outlier_detection::settings(config).is_some();
     let child = |(number, localities)| ChildConfig {
         number,
-        config: PriorityConfig { lb_policy: config.cluster.lb_policy.clone(), localities },
+        config: PriorityConfig { lb_policy: config.cluster.lb_policy.clone(), localities, counted },
         ignore_reresolution,
     };
     numbers.into_iter().zip(priorities).map(child).collect()
+}
+
+/// Where the RPCs of a cluster are counted; nowhere unless its server wants to know (C-67).
+fn load(
+    cx: &mut Cx<'_>,
+    config: &ClusterConfig,
+    eds_service: &Arc<str>,
+    drops: &[DropCategory],
+    children: &[ChildConfig<PriorityConfig>],
+) -> Option<Arc<ClusterLoad>> {
+    let server = config.cluster.lrs_server.as_ref()?;
+    let localities = children.iter().flat_map(|child| &child.config.localities);
+    let endpoints = localities.flat_map(|locality| {
+        let addresses = locality.endpoints.endpoints.iter().flat_map(|endpoint| endpoint.addresses.as_slice());
+        addresses.map(|address| (&locality.locality, *address))
+    });
+    let categories = drops.iter().map(|drop| drop.category.as_str());
+    let forwarded = Forwarded::new(&config.cluster.lrs_report_endpoint_metrics);
+    let load = cx.loads.cluster(cx.now, server, &config.name, eds_service, categories, endpoints, forwarded);
+    Some(Arc::new(load))
 }
 
 /// The localities of each priority with the endpoints they really have.

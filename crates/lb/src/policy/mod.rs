@@ -1,10 +1,12 @@
 //! The policies. Each is a state machine in a file of its own:
 //!
 //! ```text
-//! cds (per cluster)            aggregate: cds
-//!  └─ cluster_impl                         └─ priority
-//!      └─ priority                             └─ leaf 1 └─ cluster_impl …
-//!          └─ policy of the cluster            └─ leaf 2 └─ …
+//! cds (per cluster)                aggregate: cds
+//!  └─ outlier_detection                        └─ priority
+//!      └─ cluster_impl                             └─ leaf 1 └─ outlier_detection …
+//!          └─ override_host                        └─ leaf 2 └─ …
+//!              └─ priority
+//!                  └─ policy of the cluster
 //! ```
 //!
 //! The policy of the cluster is wrr_locality → weighted_target → round_robin, or any part of that,
@@ -14,6 +16,8 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
+use mainstay_xds::deps::ClusterConfig;
+use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::endpoint::{Endpoint, EndpointCollection, HealthStatus, Locality};
 use mainstay_xds::resource::lb_policy::LbPolicy;
 use mainstay_xds::{Choose, Time};
@@ -23,17 +27,24 @@ use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
 use crate::timers::{Owner, TimerKind, Timers};
 use crate::tree::{Subchannel, SubchannelId};
+use outlier_detection::Health;
 
 mod addresses;
 pub(crate) mod cds;
 mod child_names;
 mod cluster_impl;
 mod endpoint_policy;
+mod least_request;
+mod outlier_detection;
+pub(crate) mod override_host;
 mod pick_first;
 mod priority;
+mod random_subsetting;
+mod ring_hash;
 mod roster;
 mod round_robin;
 mod switch;
+mod weighted_round_robin;
 mod weighted_target;
 
 /// State of a subchannel or of a policy.
@@ -57,7 +68,11 @@ pub(crate) struct Cx<'a> {
     pub(crate) timers: &'a mut Timers,
     /// Finds the counter of {cluster, EDS service name}.
     pub(crate) breakers: &'a mut dyn FnMut(&str, &str) -> Arc<Counter>,
+    /// Where RPCs are counted for load reports.
+    pub(crate) loads: &'a mut LoadStore,
     pub(crate) last_policy: &'a mut u64,
+    /// Where endpoints join, if their RPCs are counted (A50).
+    pub(crate) health: Option<Health>,
     /// The cluster of the cluster manager that this call is about.
     pub(crate) cluster: u32,
     /// Whether a parent swallows re-resolution requests (L-72).
@@ -80,6 +95,8 @@ pub(crate) enum What {
     Timer(TimerKind),
     /// An RPC waits for something that is idle.
     Wake,
+    /// The endpoint was ejected, or returns (L-82).
+    Health { ejected: bool },
 }
 
 /// A policy as its parent sees it.
@@ -109,11 +126,21 @@ pub(crate) trait Policy: Clone + fmt::Debug + Eq + Hash + Sized {
     fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S>;
 }
 
+/// What a leaf cluster works on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeafCluster {
+    pub(crate) config: Arc<ClusterConfig>,
+    /// Whether RPCs may belong to sessions (A55).
+    pub(crate) sessions: bool,
+}
+
 /// What the policy of a cluster works on: one priority of its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PriorityConfig {
     pub(crate) lb_policy: LbPolicy,
     pub(crate) localities: Vec<LocalityConfig>,
+    /// Whether endpoints have to join [`Cx::health`].
+    pub(crate) counted: bool,
 }
 
 /// The endpoints of one locality, with a collection looked up.

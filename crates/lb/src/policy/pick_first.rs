@@ -20,7 +20,9 @@ use mainstay_xds::Time;
 use mainstay_xds::resource::endpoint::{Addresses, Endpoint};
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
+use super::addresses::AddressSet;
 use super::{Cx, Event, Policy, PriorityConfig, State, What, addresses};
+use crate::calls::CallCounter;
 use crate::picker::{Picker, Ready};
 use crate::pool::{Handles, Pool};
 use crate::snapshot::Wake;
@@ -41,7 +43,11 @@ pub(crate) struct PickFirst {
     phase: Phase,
     /// Failure is reported until an address is ready, whatever is tried meanwhile (L-123).
     failing: bool,
+    /// Out of use for a while, though connected (L-82).
+    ejected: bool,
     last_failed: u32,
+    /// Counts the RPCs of the endpoint, if they are counted.
+    counter: Option<Arc<CallCounter>>,
 }
 
 /// One address.
@@ -71,7 +77,16 @@ enum Phase {
 impl PickFirst {
     pub(crate) fn new(owner: Owner) -> Self {
         let phase = Phase::Retrying { failures: 0 };
-        Self { owner, lazy: false, candidates: Box::default(), phase, failing: false, last_failed: 0 }
+        Self {
+            owner,
+            lazy: false,
+            candidates: Box::default(),
+            phase,
+            failing: false,
+            ejected: false,
+            last_failed: 0,
+            counter: None,
+        }
     }
 
     /// One that connects only when woken, at first and whenever its connection is lost.
@@ -108,8 +123,11 @@ impl PickFirst {
         }
     }
 
-    /// Takes in the addresses of one endpoint.
+    /// Takes in the addresses of one endpoint: the same as before, perhaps in another order.
     pub(crate) fn update_endpoint(&mut self, cx: &mut Cx<'_>, endpoint: &Endpoint) {
+        let membership = cx.health.as_mut().and_then(|health| health.join(&AddressSet::of(endpoint), self.owner));
+        self.ejected = membership.as_ref().is_some_and(|membership| membership.ejected);
+        self.counter = membership.map(|membership| membership.counter);
         let same = match (&endpoint.addresses, &*self.candidates) {
             (Addresses::One(new), [old]) => *new == old.spec.address && endpoint.hostname == old.spec.hostname,
             _ => false,
@@ -137,17 +155,24 @@ impl PickFirst {
                     self.start_pass(cx);
                 }
             }
+            What::Health { ejected } => self.ejected = ejected,
         }
     }
 
     pub(crate) fn shut_down(&mut self, cx: &mut Cx<'_>) {
         self.stop_timer(cx);
         self.release_except(cx, None);
+        if self.counter.is_some()
+            && let Some(health) = &mut cx.health
+        {
+            health.leave(&AddressSet::new(self.addresses()), self.owner);
+        }
     }
 
     pub(crate) fn state(&self) -> State {
         match self.phase {
             Phase::Idle => State::Idle,
+            Phase::Ready(_) if self.ejected => State::TransientFailure, // L-126
             Phase::Ready(_) => State::Ready,
             Phase::FirstPass { .. } if !self.failing => State::Connecting,
             Phase::FirstPass { .. } | Phase::Retrying { .. } => State::TransientFailure,
@@ -162,16 +187,23 @@ impl PickFirst {
         }
     }
 
-    /// The connection in use, for a picker.
+    /// The connection that RPCs may use, for a picker.
     pub(crate) fn connection<S: Subchannel>(&self, handles: &Handles<S>) -> Option<Ready<S>> {
         let Phase::Ready(index) = self.phase else { return None };
+        if self.ejected {
+            return None;
+        }
         let candidate = self.candidates.get(index as usize)?;
         let subchannel = handles.get(candidate.subchannel?)?.clone();
-        Some(Ready { subchannel, hostname: candidate.spec.hostname.clone() })
+        Some(Ready { subchannel, hostname: candidate.spec.hostname.clone(), counter: self.counter.clone() })
     }
 
-    /// Why the last attempt failed.
+    /// Why the last attempt failed, or a connection is not used.
     pub(crate) fn last_error(&self, pool: &Pool) -> Option<String> {
+        if let (Phase::Ready(index), true) = (self.phase, self.ejected) {
+            let address = self.candidates.get(index as usize)?.spec.address;
+            return Some(format!("{address}: ejected by outlier detection"));
+        }
         pool.last_error(self.candidates.get(self.last_failed as usize)?.subchannel?)
     }
 
@@ -189,7 +221,7 @@ impl PickFirst {
         match (self.phase, cx.pool.state(id)) {
             (Phase::Ready(_), State::Ready) => {}
             (Phase::Ready(_), _) => {
-                self.failing = false;
+                self.failing = self.ejected; // Failure is sticky (L-104).
                 cx.request_reresolution(); // L-125
                 if self.lazy {
                     self.phase = Phase::Idle;

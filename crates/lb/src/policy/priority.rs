@@ -135,7 +135,7 @@ impl<P: Policy> Priority<P> {
                 live.deactivation = None;
                 child.shut_down(cx, event.owner);
             }
-            What::Timer(TimerKind::NextAddress) | What::Connectivity(_) | What::Wake => {}
+            What::Timer(_) | What::Connectivity(_) | What::Wake | What::Health { .. } => {}
         }
     }
 

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 use std::hash::Hash;
-use std::net::SocketAddr;
 
 use mainstay_xds::resource::endpoint::Endpoint;
 
+use super::addresses::AddressSet;
 use super::pick_first::PickFirst;
 use super::{Cx, Event, State, What};
 use crate::picker::Picker;
@@ -55,13 +55,6 @@ pub(crate) struct Change {
     pub(crate) slot: u32,
     pub(crate) before: State,
     pub(crate) after: State,
-}
-
-/// Identity of an endpoint: its addresses in any order (L-102).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum AddressSet {
-    One(SocketAddr),
-    Many(Vec<SocketAddr>),
 }
 
 impl<T: Clone + Default + fmt::Debug + Eq + Hash> Roster<T> {
@@ -242,23 +235,5 @@ impl Tally {
             State::Idle => &mut self.idle,
             State::TransientFailure => &mut self.failing,
         }
-    }
-}
-
-impl AddressSet {
-    fn of(endpoint: &Endpoint) -> Self {
-        Self::new(endpoint.addresses.as_slice().iter().copied())
-    }
-
-    fn new(mut addresses: impl ExactSizeIterator<Item = SocketAddr>) -> Self {
-        if addresses.len() == 1
-            && let Some(address) = addresses.next()
-        {
-            return Self::One(address);
-        }
-        let mut all: Vec<SocketAddr> = addresses.collect();
-        all.sort_unstable();
-        all.dedup();
-        Self::Many(all)
     }
 }

@@ -1,4 +1,5 @@
 use http::HeaderValue;
+use mainstay_xds::resource::filter::{Fault, FilterConfig, FilterOverride, FilterOverrides, HttpFilter};
 use mainstay_xds::resource::matcher::{FullRegex, HeaderMatch, StringMatcher};
 use mainstay_xds::resource::route::DomainPattern;
 use proptest::prelude::*;
@@ -104,6 +105,28 @@ fn the_fraction_is_drawn_last_and_a_lost_draw_goes_on() {
 }
 
 #[test]
+fn a_weighted_cluster_has_the_filters_of_its_own_overrides() {
+    let off = FilterOverrides::from([("f".into(), FilterOverride::Disabled)]);
+    let weighted = |name: &str, overrides| WeightedCluster { name: name.into(), weight: 1, overrides };
+    let target = ClusterTarget::Weighted(vec![weighted("z", off.clone()), weighted("a", Default::default())]);
+    let fault = Fault { delay: None, abort: None, max_active: 1 };
+    let chain = [HttpFilter { name: "f".into(), config: FilterConfig::Fault(Arc::new(fault)), disabled: false }];
+    let with = |route: Route, chain| RouteTable::new(Arc::clone(table([route]).virtual_host()), chain);
+    let is_filtered = |table: &RouteTable, draw: u64| {
+        let mut script = Script { draws: [draw].into(), ..Script::default() };
+        let headers = HeaderMap::new();
+        let found = table.find(Rpc { path: "/s/m", headers: &headers }, &mut script);
+        found.and_then(|found| found.filters).is_some_and(|filters| !filters.is_empty())
+    };
+    let table = with(route_to("", target), &chain);
+    assert_eq!([is_filtered(&table, 0), is_filtered(&table, 1)], [false, true], "L-43");
+    let of_route = Route { overrides: off, ..prefix("") };
+    assert!(!is_filtered(&with(of_route, &chain), 0), "L-43");
+    assert!(is_filtered(&with(prefix(""), &chain), 0), "L-43");
+    assert_ne!(with(prefix(""), &chain), with(prefix(""), &[]), "a table is equal only with equal filters");
+}
+
+#[test]
 fn weighted_clusters_share_exactly_by_weight() {
     let weighted = |name: &str, weight| WeightedCluster { name: name.into(), weight, overrides: Default::default() };
     let target = ClusterTarget::Weighted(vec![weighted("z", 1), weighted("a", 3), weighted("m", 2)]);
@@ -111,7 +134,7 @@ fn weighted_clusters_share_exactly_by_weight() {
     let mut script = Script { draws: (0..6).collect(), ..Script::default() };
     let headers = HeaderMap::new();
     let mut cluster = || {
-        let (_, place) = table.find(Rpc { path: "/s/m", headers: &headers }, &mut script)?;
+        let place = table.find(Rpc { path: "/s/m", headers: &headers }, &mut script)?.cluster;
         table.clusters().get(place?).map(|name| name.to_string())
     };
     let chosen: Vec<String> = (0..6).filter_map(|_| cluster()).collect();
@@ -187,12 +210,15 @@ fn any_name() -> impl Strategy<Value = String> {
 }
 
 fn table(routes: impl IntoIterator<Item = Route>) -> RouteTable {
-    RouteTable::new(Arc::new(VirtualHost {
-        name: "host".into(),
-        domains: vec![DomainPattern::Any],
-        routes: routes.into_iter().collect(),
-        overrides: Default::default(),
-    }))
+    RouteTable::new(
+        Arc::new(VirtualHost {
+            name: "host".into(),
+            domains: vec![DomainPattern::Any],
+            routes: routes.into_iter().collect(),
+            overrides: Default::default(),
+        }),
+        &[],
+    )
 }
 
 fn find(table: &RouteTable, path: &str) -> Option<usize> {
@@ -203,8 +229,8 @@ fn find_with(table: &RouteTable, list: &[(&str, &str)]) -> Option<usize> {
     place(table, table.find(Rpc { path: "/s/m", headers: &headers(list) }, &mut Script::default()))
 }
 
-fn place(table: &RouteTable, found: Option<(&Route, Option<usize>)>) -> Option<usize> {
-    let (found, _) = found?;
+fn place(table: &RouteTable, found: Option<Found<'_>>) -> Option<usize> {
+    let found = found?.route;
     table.virtual_host.routes.iter().position(|route| std::ptr::eq(route, found))
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use mainstay_xds::resource::filter::{DelayTime, Fault, FaultDelay, FaultShare, FilterConfig, HttpFilter};
 use mainstay_xds::resource::route::{ClusterTarget, RetryPolicy, Route, RouteAction, WeightedCluster};
 
 use crate::testbed::{World, config, edit_endpoints, edit_locality, eds, route, route_to, routed};
@@ -151,6 +152,40 @@ fn a_choice_stands_for_all_attempts_where_there_may_be_several() {
     }
 }
 
+#[test]
+fn filters_have_their_turn_once_and_before_the_pick() {
+    let mut config = routed([split()], [eds("a", "x=1"), eds("b", "x=2")]);
+    let listener = Arc::make_mut(&mut config.listener);
+    let filter = |config| HttpFilter { name: "f".into(), config, disabled: false };
+    let share = FaultShare { numerator: 50, denominator: 100 };
+    let delay = FaultDelay { time: DelayTime::Fixed(Duration::from_secs(1)), share };
+    let fault = Fault { delay: Some(delay), abort: None, max_active: 1 };
+    listener.filters = vec![filter(FilterConfig::Fault(Arc::new(fault)))];
+    let mut world = World::new();
+    world.update(config.clone());
+    let mut chosen = Chosen::default();
+    world.script.draws = [1, 49].into(); // Cluster b, and a delay.
+    assert_eq!(decide_again(&mut world, &mut chosen), "inject Delay(1s)", "S-51");
+    assert_eq!(decide_again(&mut world, &mut chosen), "wait", "S-51");
+    world.ready(1);
+    world.ready(2);
+    assert_eq!(decide_again(&mut world, &mut chosen), "send 2", "L-38: the choice stands");
+    // Without its cluster it is routed anew, and not delayed twice.
+    let mut chosen = Chosen::default();
+    world.script.draws = [1, 0].into();
+    assert_eq!(decide_again(&mut world, &mut chosen), "inject Delay(1s)");
+    let mut only_a = routed([route("", "a")], [eds("a", "x=1")]);
+    only_a.listener = Arc::clone(&config.listener);
+    world.update(only_a);
+    assert_eq!(decide_again(&mut world, &mut chosen), "send 1", "L-43");
+    // One that loses the draw is sent at once.
+    world.script.draws = [50].into();
+    assert_eq!(decide_again(&mut world, &mut Chosen::default()), "send 1", "S-51");
+    // Another chain alone is published too.
+    world.update(routed([route("", "a")], [eds("a", "x=1")]));
+    assert_eq!(decide_again(&mut world, &mut Chosen::default()), "send 1", "L-43");
+}
+
 /// One retry of what is UNAVAILABLE.
 fn once() -> RetryPolicy {
     let pause = Duration::from_millis(25);
@@ -181,5 +216,6 @@ fn decide_again(world: &mut World, chosen: &mut Chosen) -> String {
         Decision::Wait(..) => "wait".into(),
         Decision::Fail(_) => "fail".into(),
         Decision::Drop(_) => "drop".into(),
+        Decision::Inject(effects) => format!("inject {:?}", effects[0].effect),
     }
 }

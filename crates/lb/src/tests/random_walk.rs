@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use mainstay_xds::deps::ClusterConfig;
-use mainstay_xds::resource::lb_policy::LbPolicy;
+use mainstay_xds::resource::cluster::{FailurePercentageEjection, OutlierDetection};
+use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig, Weighing, WeightedRoundRobinConfig};
 use proptest::prelude::*;
 
-use crate::testbed::{World, aggregate, config, dns, eds, routed, with_policy};
+use crate::testbed::{World, aggregate, config, dns, edit_cluster, eds, routed, with_policy, with_sessions};
 
 /// Something that happens.
 #[derive(Clone, Debug)]
 enum Step {
-    Update(usize),
+    /// A configuration, with or without sessions.
+    Update(usize, bool),
     Report(u16, u8),
     Advance(u64),
 }
@@ -32,6 +34,10 @@ proptest! {
                 prop_assert!(world.is_ready(port.parse().expect("a port")));
             } else {
                 prop_assert!(rpc.len() > "wait 14: ".len(), "{}", rpc);
+            }
+            let (session, _) = world.rpc_of_session("/s/m", "10.0.0.1:3,10.0.0.1:4;cluster:c");
+            if let Some(port) = session.strip_prefix("send ") {
+                prop_assert!(world.is_ready(port.parse().expect("a port")));
             }
             // A clone is equal, and a second poll has nothing to say.
             prop_assert_eq!(&world.tree.clone(), &world.tree);
@@ -54,7 +60,8 @@ proptest! {
 
 fn apply(world: &mut World, step: Step) {
     match step {
-        Step::Update(which) => world.update(config(configurations().swap_remove(which))),
+        Step::Update(which, true) => world.update(with_sessions(config(configurations().swap_remove(which)))),
+        Step::Update(which, false) => world.update(config(configurations().swap_remove(which))),
         Step::Report(port, _) if !world.host.live.contains_key(&port) => {}
         Step::Report(port, 0) => world.idle(port),
         Step::Report(port, 1) => world.connecting(port),
@@ -66,7 +73,7 @@ fn apply(world: &mut World, step: Step) {
 
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        2 => (0..configurations().len()).prop_map(Step::Update),
+        2 => (0..configurations().len(), any::<bool>()).prop_map(|(which, sessions)| Step::Update(which, sessions)),
         8 => (1..6_u16, 0..5_u8).prop_map(|(port, state)| Step::Report(port, state)),
         1 => prop::sample::select(vec![1, 40, 4_000]).prop_map(Step::Advance),
     ]
@@ -76,12 +83,50 @@ fn configurations() -> Vec<Vec<ClusterConfig>> {
     vec![
         vec![eds("c", "a=1,2")],
         vec![eds("c", "a=1,2 b=3|c=4")],
+        vec![detecting(eds("c", "a=1,2 b=3|c=4"))],
+        vec![detecting(eds("c", "a=1|b=3+4"))],
         vec![eds("c", "c=4|a=1 b=3")],
         vec![eds("c", "b=3+4,5|a=1+2")],
         vec![eds("c", "")],
         vec![with_policy(dns("c", "a=1,2+3"), LbPolicy::PickFirst { shuffle: true })],
         vec![with_policy(eds("c", "a=1 b=2|c=3"), LbPolicy::RoundRobin)],
+        vec![with_policy(eds("c", "a=1,2 b=3+5|c=4"), ring_hash())],
+        vec![with_policy(eds("c", "a=1,2 b=3|c=4"), LbPolicy::WrrLocality(Box::new(ring_hash())))],
+        vec![with_policy(eds("c", "a=1,2 b=3|c=4,5"), LbPolicy::LeastRequest { choices: 2 })],
+        vec![with_policy(dns("c", "a=1,2,3,4,5"), subset())],
         vec![aggregate("c", &["x", "y"]), eds("x", "a=1|b=2"), dns("y", "a=3,4")],
         vec![aggregate("c", &["y", "x"]), eds("x", "a=1|b=2"), dns("y", "a=5")],
     ]
+}
+
+/// Every RPC that the walk makes is cancelled, so every endpoint that is used is ejected sooner or later.
+fn detecting(cluster: ClusterConfig) -> ClusterConfig {
+    let failure_percentage =
+        FailurePercentageEjection { threshold: 10, enforcement: 50, minimum_hosts: 1, request_volume: 1 };
+    edit_cluster(cluster, |cluster| {
+        cluster.outlier_detection = Some(OutlierDetection {
+            interval: Duration::from_secs(10),
+            base_ejection_time: Duration::from_secs(30),
+            max_ejection_time: Duration::from_secs(300),
+            max_ejection_percent: 100,
+            success_rate: None,
+            failure_percentage: Some(failure_percentage),
+        });
+    })
+}
+
+fn ring_hash() -> LbPolicy {
+    LbPolicy::RingHash(RingHashConfig { min_ring_size: 16, max_ring_size: 32, request_hash_header: None })
+}
+
+/// Of weighted_round_robin.
+fn subset() -> LbPolicy {
+    let config = WeightedRoundRobinConfig {
+        oob_reporting_period: Some(Duration::from_secs(1)),
+        blackout_period: Duration::ZERO,
+        weight_expiration_period: Duration::from_secs(180),
+        weight_update_period: Duration::from_secs(10),
+        weighing: Weighing::default(),
+    };
+    LbPolicy::RandomSubsetting { size: 3, child: Box::new(LbPolicy::WeightedRoundRobin(Box::new(config))) }
 }

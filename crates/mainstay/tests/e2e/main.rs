@@ -1,5 +1,6 @@
 //! Mainstay end to end: real control planes, real backends, real sockets. One binary, so that it links once.
 
+mod balance;
 mod channel;
 mod channelz;
 mod common;
@@ -7,9 +8,13 @@ mod config;
 mod connections;
 mod csds;
 mod fallback;
+mod fault_injection;
 mod faulty_network;
+mod load_reports;
 mod logical_dns;
+mod outlier_detection;
 mod proxy;
 mod retry;
+mod session_affinity;
 mod view;
 mod xds_transport;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use mainstay_xds::lrs::LoadStore;
+
 use super::*;
 use crate::SubchannelId;
 use crate::testbed::Script;
@@ -207,7 +209,7 @@ impl Policy for Fake {
         match event.what {
             What::Connectivity(SubchannelId(ASK)) => cx.request_reresolution(),
             What::Connectivity(SubchannelId(place)) => self.state = STATES[place as usize].0,
-            What::Timer(_) | What::Wake => {}
+            What::Timer(_) | What::Wake | What::Health { .. } => {}
         }
         true
     }
@@ -296,7 +298,9 @@ impl Bed {
             pool: &mut self.pool,
             timers: &mut self.timers,
             breakers: &mut |_, _| Arc::default(),
+            loads: &mut LoadStore::default(),
             last_policy: &mut self.last_policy,
+            health: None,
             cluster: 0,
             ignore_reresolution: false,
         };

@@ -387,7 +387,7 @@ fn server(name: &str) -> Arc<ServerConfig> {
 }
 
 fn hcm(routes: RouteSource) -> HttpConnectionManager {
-    let filters = vec![HttpFilter { name: "router".to_owned(), config: FilterConfig::Router }];
+    let filters = vec![HttpFilter { name: "router".to_owned(), config: FilterConfig::Router, disabled: false }];
     HttpConnectionManager { max_stream_duration: None, filters, routes }
 }
 

@@ -4,6 +4,7 @@
 //! [`FilterConfig`] (and of [`FilterOverride`], if it has overrides).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::route::v3 as pb_route;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3 as pb;
@@ -14,9 +15,14 @@ use super::extension::Extension;
 use super::fields::excerpt;
 use crate::invalid::Faults;
 
+mod fault;
 mod router;
+mod stateful_session;
 #[cfg(test)]
 mod tests;
+
+pub use fault::{AbortStatus, DelayTime, Fault, FaultAbort, FaultDelay, FaultShare};
+pub use stateful_session::SessionCookie;
 
 /// One entry of a filter chain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,6 +31,8 @@ pub struct HttpFilter {
     pub name: String,
     /// What it does.
     pub config: FilterConfig,
+    /// Whether it does nothing unless an override says otherwise.
+    pub disabled: bool,
 }
 
 /// The filters we know. The last filter of a chain is always [`FilterConfig::Router`].
@@ -33,15 +41,27 @@ pub struct HttpFilter {
 pub enum FilterConfig {
     /// `envoy.extensions.filters.http.router.v3.Router`: sends the request.
     Router,
+    /// `envoy.extensions.filters.http.fault.v3.HTTPFault`: holds RPCs up, or aborts them.
+    Fault(Arc<Fault>),
+    /// `envoy.extensions.filters.http.stateful_session.v3.StatefulSession`: sends the RPCs of a session to one endpoint.
+    /// Does nothing without a cookie.
+    StatefulSession(Option<Arc<SessionCookie>>),
 }
 
 /// Overrides by filter instance name, on a virtual host, route or weighted cluster.
 pub type FilterOverrides = BTreeMap<String, FilterOverride>;
 
-/// A replacement for the config of one filter. No filter that we know has one yet, so this type has no value.
+/// A replacement for the config of one filter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum FilterOverride {}
+pub enum FilterOverride {
+    /// It does nothing here.
+    Disabled,
+    /// Other faults.
+    Fault(Arc<Fault>),
+    /// Another cookie, or none.
+    StatefulSession(Option<Arc<SessionCookie>>),
+}
 
 /// Which end of a connection a filter chain is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +91,7 @@ struct FilterType {
 type OverrideParser = fn(&Extension<'_>, &mut Faults) -> Option<FilterOverride>;
 
 /// Every filter we know.
-static REGISTRY: &[&FilterType] = &[&router::ROUTER];
+static REGISTRY: &[&FilterType] = &[&fault::FAULT, &stateful_session::STATEFUL_SESSION, &router::ROUTER];
 
 /// Checks `http_filters`; `faults` is at that field.
 pub(crate) fn chain(pb: &[pb::HttpFilter], side: Side, faults: &mut Faults) -> Vec<HttpFilter> {
@@ -103,7 +123,7 @@ fn chain_of(registry: &[&FilterType], pb: &[pb::HttpFilter], side: Side, faults:
                 f.add("comes after a terminal filter: that one must be the last");
             }
             last_is_terminal = filter_type.terminal;
-            chain.push(HttpFilter { name: pb.name.clone(), config });
+            chain.push(HttpFilter { name: pb.name.clone(), config, disabled: pb.disabled });
         });
     }
     // A filter that has faults may well have been the last one, so the shape is judged without them only.
@@ -186,13 +206,15 @@ fn filter_override(registry: &[&FilterType], any: &Any, faults: &mut Faults) -> 
         return typed_override(registry, &extension, false, faults);
     }
     let wrapper = extension.message::<pb_route::FilterConfig>(faults)?;
-    match &wrapper.config {
-        Some(any) => faults.field("config", |f| {
+    let config = wrapper.config.as_ref().map(|any| {
+        faults.field("config", |f| {
             let extension = Extension::parse(any, f)?;
             typed_override(registry, &extension, wrapper.is_optional, f)
-        }),
-        // Of the filters that we know none can be switched off.
-        None if wrapper.disabled => None,
+        })
+    });
+    match config {
+        _ if wrapper.disabled => Some(FilterOverride::Disabled),
+        Some(config) => config,
         None => {
             faults.field("config", |f| f.add("must be set unless the filter is disabled"));
             None

@@ -1,7 +1,24 @@
 //! Tests of filter chains and overrides, with the real registry and with one that has more to it.
 
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::TypedExtensionConfig;
+use envoy_types::pb::envoy::extensions::filters::common::fault::v3 as pb_common;
+use envoy_types::pb::envoy::extensions::filters::common::fault::v3::fault_delay::FaultDelaySecifier::{
+    self, FixedDelay, HeaderDelay,
+};
+use envoy_types::pb::envoy::extensions::filters::http::fault::v3 as pb_fault;
 use envoy_types::pb::envoy::extensions::filters::http::fault::v3::HttpFault;
+use envoy_types::pb::envoy::extensions::filters::http::fault::v3::fault_abort::ErrorType;
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
+use envoy_types::pb::envoy::extensions::filters::http::stateful_session::v3::stateful_session_per_route::Override;
+use envoy_types::pb::envoy::extensions::filters::http::stateful_session::v3::{
+    StatefulSession, StatefulSessionPerRoute,
+};
+use envoy_types::pb::envoy::extensions::http::stateful_session::cookie::v3::CookieBasedSessionState;
+use envoy_types::pb::envoy::r#type::http::v3::Cookie;
+use envoy_types::pb::envoy::r#type::v3::FractionalPercent;
+use envoy_types::pb::google::protobuf::{Duration as PbDuration, UInt32Value};
 use envoy_types::util::pack_any;
 use prost::Message;
 
@@ -18,7 +35,7 @@ fn a_chain_of_the_router_alone_is_accepted() {
     let config = Router { suppress_envoy_headers: true, ..Default::default() };
     for side in [Side::Client, Side::Server] {
         let chain = parse(REGISTRY, side, &[filter("r", pack_any(config.clone()))]).unwrap();
-        assert_eq!(chain, [HttpFilter { name: "r".to_owned(), config: FilterConfig::Router }]);
+        assert_eq!(chain, [HttpFilter { name: "r".to_owned(), config: FilterConfig::Router, disabled: false }]);
     }
 }
 
@@ -55,12 +72,10 @@ fn a_filter_needs_a_typed_config() {
 
 #[test]
 fn unknown_filters_are_refused_unless_optional() {
-    // R-21; R-26 to R-30 are filters that we do not have yet.
+    // R-21; R-28 to R-30 are filters that we do not have yet.
     let unknown = [
         any("example.Unknown"),
-        pack_any(HttpFault::default()),
         any("envoy.extensions.filters.http.rbac.v3.RBAC"),
-        any("envoy.extensions.filters.http.stateful_session.v3.StatefulSession"),
         any("envoy.extensions.filters.http.gcp_authn.v3.GcpAuthnFilterConfig"),
         any("envoy.extensions.common.matching.v3.ExtensionWithMatcher"),
         typed_struct("example.Unknown"),
@@ -160,7 +175,11 @@ fn a_wrapper_needs_a_config_or_disables_its_filter() {
     // R-39, R-24
     let path = r#"typed_per_filter_config["a"]"#;
     assert_eq!(paths(parse_overrides(REGISTRY, &[("a", wrap(None, true, false))])), [format!("{path}.config")]);
-    assert!(parse_overrides(REGISTRY, &[("a", wrap(None, false, true))]).unwrap().is_empty());
+    let overrides = parse_overrides(REGISTRY, &[("a", wrap(None, false, true))]).unwrap();
+    assert_eq!(overrides["a"], FilterOverride::Disabled);
+    let overrides =
+        parse_overrides(REGISTRY, &[("a", wrap(Some(pack_any(HttpFault::default())), false, true))]).unwrap();
+    assert_eq!(overrides["a"], FilterOverride::Disabled, "also with a config");
     let undecodable = Any { value: vec![0xff], ..any("envoy.config.route.v3.FilterConfig") };
     assert_eq!(paths(parse_overrides(REGISTRY, &[("a", undecodable)])), [format!("{path}.value")]);
     // A wrapper in a wrapper is one type too many.
@@ -183,7 +202,180 @@ fn a_long_name_does_not_make_a_long_fault() {
     assert!(invalid.to_string().len() < 1000);
 }
 
+// === faults ===
+
+#[test]
+fn faults_are_parsed_in_the_chain_and_in_overrides() {
+    // R-26
+    let delay = FixedDelay(PbDuration { seconds: 1, nanos: 500_000_000 });
+    let config = fault(Some((delay, 1, 1)), Some((ErrorType::GrpcStatus(10), 30, 2)), Some(5));
+    let expected = Arc::new(Fault {
+        delay: Some(FaultDelay {
+            time: DelayTime::Fixed(Duration::from_millis(1500)),
+            share: FaultShare { numerator: 1, denominator: 10_000 },
+        }),
+        abort: Some(FaultAbort {
+            status: AbortStatus::Code(10),
+            share: FaultShare { numerator: 30, denominator: 1_000_000 },
+        }),
+        max_active: 5,
+    });
+    let chain = parse(REGISTRY, Side::Client, &[filter("f", pack_any(config.clone())), router()]).unwrap();
+    assert_eq!(chain[0].config, FilterConfig::Fault(expected.clone()));
+    let overrides = parse_overrides(REGISTRY, &[("f", pack_any(config.clone()))]).unwrap();
+    assert_eq!(overrides["f"], FilterOverride::Fault(expected));
+    let disabled = pb::HttpFilter { disabled: true, ..filter("f", pack_any(config.clone())) };
+    assert!(parse(REGISTRY, Side::Client, &[disabled, router()]).unwrap()[0].disabled, "R-24");
+    let on_server = parse(REGISTRY, Side::Server, &[filter("f", pack_any(config)), router()]);
+    assert_eq!(paths(on_server), ["http_filters[0].typed_config"], "R-21: clients only");
+}
+
+#[test]
+fn what_a_fault_does_not_say_has_defaults() {
+    let parse_fault = |config: HttpFault| match &parse(
+        REGISTRY,
+        Side::Client,
+        &[filter("f", pack_any(config)), router()],
+    )
+    .unwrap()[0]
+        .config
+    {
+        FilterConfig::Fault(fault) => fault.clone(),
+        other => panic!("{other:?}"),
+    };
+    let none = parse_fault(HttpFault::default());
+    assert_eq!(*none, Fault { delay: None, abort: None, max_active: u32::MAX }, "R-26");
+    let mut bare = fault(Some((HeaderDelay(Default::default()), 0, 0)), Some((ErrorType::HttpStatus(503), 0, 0)), None);
+    bare.delay.as_mut().unwrap().percentage = None;
+    let bare = parse_fault(bare);
+    let delay = bare.delay.as_ref().unwrap();
+    assert_eq!((&delay.time, delay.share), (&DelayTime::Header, FaultShare { numerator: 0, denominator: 100 }), "S-55");
+    assert_eq!(bare.abort.as_ref().unwrap().status, AbortStatus::Code(14), "S-52");
+    for (status, code) in [(200, 2), (404, 12), (70_000, 2)] {
+        let fault = parse_fault(fault(None, Some((ErrorType::HttpStatus(status), 1, 0)), None));
+        assert_eq!(fault.abort.as_ref().unwrap().status, AbortStatus::Code(code), "S-52: {status}");
+    }
+}
+
+#[test]
+fn bad_faults_are_refused() {
+    // R-26, R-4
+    let negative = PbDuration { seconds: -1, nanos: 0 };
+    let bad = fault(Some((FixedDelay(negative), 1, 9)), Some((ErrorType::GrpcStatus(17), 1, 9)), None);
+    let at = |field: &str| format!("http_filters[0].typed_config.{field}");
+    assert_eq!(
+        paths(parse(REGISTRY, Side::Client, &[filter("f", pack_any(bad)), router()])),
+        [
+            at("delay.percentage.denominator"),
+            at("delay.fixed_delay"),
+            at("abort.percentage.denominator"),
+            at("abort.grpc_status")
+        ]
+    );
+}
+
+// === stateful sessions ===
+
+#[test]
+fn r27_a_session_has_a_cookie() {
+    let cookie = Cookie { name: "sid".into(), ttl: Some(seconds(7)), path: "/s".into(), ..Default::default() };
+    let parsed = SessionCookie { name: "sid".into(), path: "/s".into(), ttl: Duration::from_secs(7) };
+    assert_eq!(session_of(with_cookie(Some(cookie))), Ok(Some(Arc::new(parsed))));
+    let cookie = Cookie { name: "sid".into(), ..Default::default() };
+    let parsed = SessionCookie { name: "sid".into(), path: String::new(), ttl: Duration::ZERO };
+    assert_eq!(session_of(with_cookie(Some(cookie))), Ok(Some(Arc::new(parsed))));
+    assert_eq!(session_of(StatefulSession::default()), Ok(None), "R-27: inactive");
+}
+
+#[test]
+fn r27_faults_of_a_session_are_named() {
+    let at = |path: &str| Err(vec![format!("http_filters[0].typed_config.session_state.typed_config{path}")]);
+    assert_eq!(session_of(with_cookie(None)), at(".cookie"));
+    assert_eq!(session_of(with_cookie(Some(Cookie::default()))), at(".cookie.name"));
+    let cookie = Cookie { name: "sid".into(), ttl: Some(seconds(-1)), ..Default::default() };
+    assert_eq!(session_of(with_cookie(Some(cookie))), at(".cookie.ttl"));
+    let state = |typed_config| StatefulSession {
+        session_state: Some(TypedExtensionConfig { name: "state".into(), typed_config }),
+        ..Default::default()
+    };
+    assert_eq!(session_of(state(None)), at(""));
+    assert_eq!(session_of(state(Some(any("example.HeaderBased")))), at(".type_url"));
+}
+
+#[test]
+fn r27_a_session_is_overridden_or_switched_off() {
+    let cookie = Cookie { name: "sid".into(), ..Default::default() };
+    let parsed = SessionCookie { name: "sid".into(), path: String::new(), ttl: Duration::ZERO };
+    for (wanted, expected) in [
+        (Some(Override::StatefulSession(with_cookie(Some(cookie)))), Some(Arc::new(parsed))),
+        (Some(Override::StatefulSession(StatefulSession::default())), None),
+        (Some(Override::Disabled(true)), None),
+        (None, None),
+    ] {
+        let any = pack_any(StatefulSessionPerRoute { r#override: wanted });
+        let overrides = parse_overrides(REGISTRY, &[("a", any)]).unwrap();
+        assert_eq!(overrides["a"], FilterOverride::StatefulSession(expected));
+    }
+    let bad = StatefulSessionPerRoute { r#override: Some(Override::StatefulSession(with_cookie(None))) };
+    assert_eq!(
+        paths(parse_overrides(REGISTRY, &[("a", pack_any(bad.clone()))])),
+        ["typed_per_filter_config[\"a\"].stateful_session.session_state.typed_config.cookie"]
+    );
+    let chain = [filter("a", pack_any(bad)), router()];
+    assert_eq!(paths(parse(REGISTRY, Side::Client, &chain)), ["http_filters[0].typed_config"], "R-22: overrides only");
+    let chain = [filter("a", pack_any(StatefulSession::default())), router()];
+    assert_eq!(paths(parse(REGISTRY, Side::Server, &chain)), ["http_filters[0].typed_config"], "R-21: for clients");
+    let top_level = pack_any(StatefulSession::default());
+    assert_eq!(paths(parse_overrides(REGISTRY, &[("a", top_level)])), ["typed_per_filter_config[\"a\"]"], "R-39");
+}
+
 // === helpers ===
+
+/// The cookie, or the paths of the faults.
+fn session_of(pb: StatefulSession) -> Result<Option<Arc<SessionCookie>>, Vec<String>> {
+    let mut chain = match parse(REGISTRY, Side::Client, &[filter("a", pack_any(pb)), router()]) {
+        Ok(chain) => chain,
+        Err(invalid) => return Err(paths::<()>(Err(invalid))),
+    };
+    match chain.swap_remove(0).config {
+        FilterConfig::StatefulSession(cookie) => Ok(cookie),
+        other => panic!("not a session: {other:?}"),
+    }
+}
+
+fn with_cookie(cookie: Option<Cookie>) -> StatefulSession {
+    let typed_config = Some(pack_any(CookieBasedSessionState { cookie }));
+    StatefulSession {
+        session_state: Some(TypedExtensionConfig { name: "state".into(), typed_config }),
+        ..Default::default()
+    }
+}
+
+fn seconds(seconds: i64) -> PbDuration {
+    PbDuration { seconds, nanos: 0 }
+}
+
+/// Delay and abort, each with numerator and denominator, and the limit.
+fn fault(
+    delay: Option<(FaultDelaySecifier, u32, i32)>,
+    abort: Option<(ErrorType, u32, i32)>,
+    max_active: Option<u32>,
+) -> HttpFault {
+    let percentage = |numerator, denominator| Some(FractionalPercent { numerator, denominator });
+    HttpFault {
+        delay: delay.map(|(time, numerator, denominator)| pb_common::FaultDelay {
+            fault_delay_secifier: Some(time),
+            percentage: percentage(numerator, denominator),
+        }),
+        abort: abort.map(|(status, numerator, denominator)| pb_fault::FaultAbort {
+            error_type: Some(status),
+            percentage: percentage(numerator, denominator),
+            ..Default::default()
+        }),
+        max_active_faults: max_active.map(|value| UInt32Value { value }),
+        ..Default::default()
+    }
+}
 
 const ROUTER_TYPE: &str = "envoy.extensions.filters.http.router.v3.Router";
 const PASSING_TYPE: &str = "example.Passing";

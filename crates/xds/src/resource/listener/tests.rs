@@ -38,7 +38,7 @@ fn an_api_listener_is_for_clients() {
     };
     let expected = HttpConnectionManager {
         max_stream_duration: Some(Duration::from_secs(5)),
-        filters: vec![HttpFilter { name: "router".to_owned(), config: FilterConfig::Router }],
+        filters: vec![HttpFilter { name: "router".to_owned(), config: FilterConfig::Router, disabled: false }],
         routes: RouteSource::Rds("routes".to_owned()),
     };
     assert_eq!(parse(&api(hcm)), Ok(Listener::Api(expected)));

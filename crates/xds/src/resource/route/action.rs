@@ -37,6 +37,16 @@ pub enum ClusterTarget {
     Weighted(Vec<WeightedCluster>),
 }
 
+impl ClusterTarget {
+    /// Whether RPCs may go to this cluster.
+    pub fn names(&self, cluster: &str) -> bool {
+        match self {
+            Self::Cluster(name) => name == cluster,
+            Self::Weighted(choices) => choices.iter().any(|choice| choice.name == cluster),
+        }
+    }
+}
+
 /// One choice of a weighted target.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WeightedCluster {

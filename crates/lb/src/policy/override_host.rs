@@ -1,0 +1,346 @@
+//! xds_override_host: RPCs of a session go to the endpoint that their cookie names (A55, A61, A75, L-95 to L-98).
+//!
+//! It stands above the priorities, so that a session stays where it is when its endpoint moves to another one. Whatever
+//! subchannel the policies below have for an address is used. One that a session uses is kept beside them, so that it
+//! stays when they let it go; where there is none, one is made.
+//!
+//! A cluster without sessions has none of this.
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mainstay_xds::Time;
+use mainstay_xds::resource::cluster::{Cluster, OverrideHostStatuses};
+use mainstay_xds::resource::endpoint::{Endpoint, HealthStatus};
+
+use super::addresses::AddressSet;
+use super::endpoint_policy::EndpointPolicy;
+use super::priority::{ChildConfig, Priority};
+use super::{Cx, Event, PriorityConfig, State, What};
+use crate::calls::CallCounter;
+use crate::picker::{HostLink, OverridePicker, Picker, Ready, SessionHost};
+use crate::pool::{Handles, Pool};
+use crate::timers::{Owner, TimerKind};
+use crate::tree::{Subchannel, SubchannelId, SubchannelSpec};
+
+/// The priorities of a cluster, with or without sessions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OverrideHost {
+    sessions: Option<Box<Sessions>>,
+    priority: Priority<EndpointPolicy>,
+}
+
+/// Whether a session used an address since someone last looked. Any two are equal: that is no state of a policy.
+#[derive(Debug, Default)]
+pub(crate) struct Used(AtomicBool);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Sessions {
+    owner: Owner,
+    /// Every address of every endpoint of every priority (L-95).
+    hosts: BTreeMap<SocketAddr, Host>,
+    last_slot: u32,
+    idle_timeout: Duration,
+    /// When connections that no session uses any more are looked for; only while there are any.
+    sweep: Option<Time>,
+}
+
+/// One address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Host {
+    /// Never used twice.
+    slot: u32,
+    spec: Arc<SubchannelSpec>,
+    /// All addresses of its endpoint.
+    endpoint: Arc<[SocketAddr]>,
+    /// Whether the health of the endpoint allows its use.
+    allowed: bool,
+    /// Out of use for a while, as far as outlier detection is concerned.
+    ejected: bool,
+    counter: Option<Arc<CallCounter>>,
+    used: Arc<Used>,
+    kept: Option<Kept>,
+}
+
+/// A subchannel that a session uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Kept {
+    id: SubchannelId,
+    last_used: Time,
+}
+
+// === impl OverrideHost ===
+
+impl OverrideHost {
+    pub(crate) fn new(
+        cx: &mut Cx<'_>,
+        cluster: &Cluster,
+        sessions: bool,
+        children: Vec<ChildConfig<PriorityConfig>>,
+    ) -> Self {
+        let sessions = sessions.then(|| Box::new(Sessions::new(cx, cluster, &children)));
+        Self { sessions, priority: Priority::new(cx, children) }
+    }
+
+    pub(crate) fn update(
+        &mut self,
+        cx: &mut Cx<'_>,
+        cluster: &Cluster,
+        sessions: bool,
+        children: Vec<ChildConfig<PriorityConfig>>,
+    ) {
+        match &mut self.sessions {
+            Some(current) if sessions => current.update(cx, cluster, &children),
+            None if sessions => self.sessions = Some(Box::new(Sessions::new(cx, cluster, &children))),
+            _ => self.end_sessions(cx),
+        }
+        self.priority.update(cx, children);
+    }
+
+    pub(crate) fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+        match &mut self.sessions {
+            Some(sessions) if event.owner.policy == sessions.owner.policy => {
+                sessions.handle(cx, event);
+                true
+            }
+            _ => self.priority.handle(cx, event),
+        }
+    }
+
+    pub(crate) fn shut_down(&mut self, cx: &mut Cx<'_>) {
+        self.end_sessions(cx);
+        self.priority.shut_down(cx);
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.priority.state()
+    }
+
+    pub(crate) fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+        let (place, count) = self.priority.place();
+        let child = self.priority.picker(pool, handles).explain(&format!("priority {place} of {count}"));
+        match &self.sessions {
+            Some(sessions) => Picker::Override(Box::new(sessions.picker(pool, handles, child))),
+            None => child,
+        }
+    }
+
+    fn end_sessions(&mut self, cx: &mut Cx<'_>) {
+        if let Some(mut sessions) = self.sessions.take() {
+            sessions.stop_sweep(cx);
+            for host in std::mem::take(&mut sessions.hosts).into_values() {
+                sessions.let_go(cx, host);
+            }
+        }
+    }
+}
+
+// === impl Sessions ===
+
+impl Sessions {
+    fn new(cx: &mut Cx<'_>, cluster: &Cluster, children: &[ChildConfig<PriorityConfig>]) -> Self {
+        let (owner, idle_timeout) = (cx.new_owner(), cluster.idle_timeout);
+        let mut sessions = Self { owner, hosts: BTreeMap::new(), last_slot: 0, idle_timeout, sweep: None };
+        sessions.update(cx, cluster, children);
+        sessions
+    }
+
+    fn update(&mut self, cx: &mut Cx<'_>, cluster: &Cluster, children: &[ChildConfig<PriorityConfig>]) {
+        self.idle_timeout = cluster.idle_timeout;
+        let statuses = cluster.override_host_statuses;
+        let localities = children.iter().flat_map(|child| &child.config.localities);
+        let mut old = std::mem::take(&mut self.hosts);
+        for endpoint in localities.flat_map(|locality| &locality.endpoints.endpoints) {
+            // Nobody else looks after one that drains (L-96).
+            if endpoint.health != HealthStatus::Draining || statuses.draining {
+                self.list(cx, &mut old, endpoint, allows(statuses, endpoint.health));
+            }
+        }
+        for gone in old.into_values() {
+            self.let_go(cx, gone);
+        }
+    }
+
+    /// Adds the addresses of an endpoint. What is known of them stays.
+    fn list(&mut self, cx: &mut Cx<'_>, old: &mut BTreeMap<SocketAddr, Host>, endpoint: &Endpoint, allowed: bool) {
+        let addresses = endpoint.addresses.as_slice();
+        let (set, all): (_, Arc<[SocketAddr]>) = (AddressSet::of(endpoint), addresses.into());
+        for &address in addresses {
+            if self.hosts.contains_key(&address) {
+                continue; // Of two endpoints with one address the first counts.
+            }
+            let spec = SubchannelSpec { address, hostname: endpoint.hostname.clone() };
+            let mut host = match old.remove(&address) {
+                Some(host) if *host.spec == spec => host,
+                other => {
+                    other.into_iter().for_each(|other| self.let_go(cx, other));
+                    self.last_slot += 1;
+                    Host::new(self.last_slot, Arc::new(spec), Arc::clone(&all))
+                }
+            };
+            host.allowed = allowed;
+            if *host.endpoint != *all {
+                host.endpoint = Arc::clone(&all);
+            }
+            let owner = Owner { slot: host.slot, ..self.owner };
+            let membership = cx.health.as_mut().and_then(|health| health.join(&set, owner));
+            host.ejected = membership.as_ref().is_some_and(|membership| membership.ejected);
+            host.counter = membership.map(|membership| membership.counter);
+            self.hosts.insert(address, host);
+        }
+    }
+
+    fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) {
+        let slot = event.owner.slot;
+        match event.what {
+            What::Wake => self.keep(cx, slot),
+            What::Timer(_) => self.sweep(cx),
+            What::Health { ejected } => {
+                if let Some(host) = self.hosts.values_mut().find(|host| host.slot == slot) {
+                    host.ejected = ejected;
+                }
+            }
+            What::Connectivity(_) => {} // The next picker looks.
+        }
+    }
+
+    /// A session wants this address: keeps its subchannel, and has it connect.
+    fn keep(&mut self, cx: &mut Cx<'_>, slot: u32) {
+        let Some(host) = self.hosts.values_mut().find(|host| host.slot == slot) else { return };
+        let (owner, last_used) = (Owner { slot, ..self.owner }, cx.now);
+        let kept = host.kept.get_or_insert_with(|| Kept { id: cx.pool.acquire(&host.spec, owner), last_used });
+        kept.last_used = last_used;
+        cx.pool.connect(kept.id);
+        if self.sweep.is_none() {
+            self.start_sweep(cx);
+        }
+    }
+
+    /// Lets go of connections that no session has used for the idle timeout (L-98).
+    fn sweep(&mut self, cx: &mut Cx<'_>) {
+        let mut any = false;
+        for host in self.hosts.values_mut() {
+            let Some(kept) = &mut host.kept else { continue };
+            if host.used.take() {
+                kept.last_used = cx.now;
+            }
+            if cx.now.since(kept.last_used) >= self.idle_timeout {
+                cx.pool.release(kept.id, Owner { slot: host.slot, ..self.owner });
+                host.kept = None;
+            }
+            any |= host.kept.is_some();
+        }
+        self.sweep = None;
+        if any {
+            self.start_sweep(cx);
+        }
+    }
+
+    /// RPCs do not look at the clock, only the sweep does. So it comes often enough that nothing is kept for much
+    /// longer than it should be, and never more often than A75 allows.
+    fn start_sweep(&mut self, cx: &mut Cx<'_>) {
+        let at = cx.now + (self.idle_timeout / SWEEPS).max(SHORTEST_SWEEP);
+        cx.timers.start(at, self.owner, TimerKind::SessionSweep);
+        self.sweep = Some(at);
+    }
+
+    fn stop_sweep(&mut self, cx: &mut Cx<'_>) {
+        if let Some(at) = self.sweep.take() {
+            cx.timers.stop(at, self.owner, TimerKind::SessionSweep);
+        }
+    }
+
+    fn let_go(&self, cx: &mut Cx<'_>, host: Host) {
+        let owner = Owner { slot: host.slot, ..self.owner };
+        if let Some(kept) = host.kept {
+            cx.pool.release(kept.id, owner);
+        }
+        if let Some(health) = cx.health.as_mut().filter(|_| host.counter.is_some()) {
+            health.leave(&AddressSet::new(host.endpoint.iter().copied()), owner);
+        }
+    }
+
+    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>, child: Picker<S>) -> OverridePicker<S> {
+        let host = |(address, host): (&SocketAddr, &Host)| SessionHost {
+            address: *address,
+            owner: Owner { slot: host.slot, ..self.owner },
+            endpoint: Arc::clone(&host.endpoint),
+            link: host.link(pool, handles, self.owner.cluster),
+            used: Arc::clone(&host.used),
+            kept: host.kept.is_some(),
+        };
+        OverridePicker { hosts: self.hosts.iter().map(host).collect(), child }
+    }
+}
+
+// === impl Host ===
+
+impl Host {
+    fn new(slot: u32, spec: Arc<SubchannelSpec>, endpoint: Arc<[SocketAddr]>) -> Self {
+        let (allowed, ejected, counter, used, kept) = (false, false, None, Arc::default(), None);
+        Self { slot, spec, endpoint, allowed, ejected, counter, used, kept }
+    }
+
+    fn link<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>, cluster: u32) -> HostLink<S> {
+        if !self.allowed || self.ejected {
+            return HostLink::Unusable;
+        }
+        let Some(id) = pool.find(&self.spec, cluster) else { return HostLink::Missing };
+        let ready = |subchannel: &S| Ready {
+            subchannel: subchannel.clone(),
+            hostname: self.spec.hostname.clone(),
+            counter: self.counter.clone(),
+        };
+        match pool.state(id) {
+            State::Ready => handles.get(id).map(ready).map_or(HostLink::Connecting, HostLink::Ready),
+            State::Idle => HostLink::Idle,
+            State::Connecting => HostLink::Connecting,
+            State::TransientFailure => HostLink::Unusable,
+        }
+    }
+}
+
+fn allows(statuses: OverrideHostStatuses, health: HealthStatus) -> bool {
+    match health {
+        HealthStatus::Unknown => statuses.unknown,
+        HealthStatus::Healthy => statuses.healthy,
+        HealthStatus::Draining => statuses.draining,
+    }
+}
+
+// === impl Used ===
+
+impl Used {
+    /// Notes a use. Mostly there is one already, and nothing is written.
+    pub(crate) fn note(&self) {
+        if !self.0.load(Ordering::Relaxed) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl PartialEq for Used {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Used {}
+
+impl Hash for Used {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// How many sweeps there are in an idle timeout.
+const SWEEPS: u32 = 4;
+
+/// A75.
+const SHORTEST_SWEEP: Duration = Duration::from_secs(5);
