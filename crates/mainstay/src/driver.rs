@@ -201,7 +201,7 @@ fn log(target: &str, report: &Report) {
         Report::Unreachable(server, cause, pause) => {
             tracing::warn!(target, server = server.server_uri, cause, ?pause, "xDS server cannot be reached");
         }
-        Report::Nacked(server, resource_type, version, error) => {
+        Report::Nacked(server, resource_type, version, _, error) => {
             tracing::warn!(target, server = server.server_uri, %resource_type, %version, error, "xDS response rejected");
         }
         Report::TimedOut(server, resource) => {
