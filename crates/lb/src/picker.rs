@@ -15,7 +15,7 @@ use crate::policy::override_host::Used;
 use crate::session::{Session, SessionPick};
 use crate::snapshot::{Outlook, Wake};
 use crate::timers::Owner;
-use crate::tree::Subchannel;
+use crate::tree::{Origin, Subchannel};
 
 /// What becomes of RPCs at some point of the tree. Texts are whole sentences only at the top.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +43,7 @@ pub(crate) enum Picker<S> {
 pub(crate) struct Ready<S> {
     pub(crate) subchannel: S,
     pub(crate) hostname: Option<Arc<str>>,
+    pub(crate) origin: Arc<Origin>,
     /// Counts its RPCs for outlier detection.
     pub(crate) counter: Option<Arc<CallCounter>>,
 }

@@ -30,8 +30,8 @@ use mainstay_xds::resource::route::{
 use mainstay_xds::{Choose, Time};
 
 use crate::{
-    Connectivity, Context, Counter, Decision, Ending, Host, Rpc, Snapshot, Subchannel, SubchannelId, SubchannelSpec,
-    Tree,
+    Connectivity, Context, Counter, Decision, Ending, Host, Observation, Rpc, Snapshot, Subchannel, SubchannelId,
+    SubchannelSpec, Tree,
 };
 
 /// A tree and everything around it.
@@ -53,6 +53,7 @@ pub(crate) struct FakeHost {
     /// What was asked for: `create 1`, `connect 1`, `release 1`, `reresolve`.
     log: Vec<String>,
     pub(crate) counters: BTreeMap<(String, String), Arc<Counter>>,
+    pub(crate) observations: Vec<Observation>,
 }
 
 /// A subchannel as pickers see it.
@@ -269,6 +270,10 @@ impl Host for FakeHost {
 
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
         Arc::clone(self.counters.entry((cluster.to_owned(), eds_service.to_owned())).or_default())
+    }
+
+    fn observe(&mut self, observation: &Observation) {
+        self.observations.push(observation.clone());
     }
 }
 

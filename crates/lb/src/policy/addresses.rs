@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mainstay_xds::Choose;
-use mainstay_xds::resource::endpoint::{Endpoint, HealthStatus};
+use mainstay_xds::resource::endpoint::Endpoint;
 
-use super::PriorityConfig;
+use super::{Placed, PriorityConfig};
 use crate::tree::SubchannelSpec;
 
 /// Identity of an endpoint: its addresses in any order (L-102).
@@ -18,11 +18,12 @@ pub(crate) enum AddressSet {
 }
 
 /// The addresses of `endpoints` in order, IPv6 and IPv4 in turn, each once.
-pub(crate) fn flatten<'a>(endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Vec<Arc<SubchannelSpec>> {
+pub(crate) fn flatten<'a>(endpoints: impl IntoIterator<Item = Placed<'a>>) -> Vec<Arc<SubchannelSpec>> {
     let mut specs = Vec::new();
     for endpoint in endpoints {
         for &address in endpoint.addresses.as_slice() {
-            specs.push(Arc::new(SubchannelSpec { address, hostname: endpoint.hostname.clone() }));
+            let (hostname, origin) = (endpoint.hostname.clone(), Arc::clone(endpoint.origin));
+            specs.push(Arc::new(SubchannelSpec { address, hostname, origin }));
         }
     }
     if specs.len() > 1 { interleave(specs) } else { specs }
@@ -49,13 +50,12 @@ fn interleave(specs: Vec<Arc<SubchannelSpec>>) -> Vec<Arc<SubchannelSpec>> {
 /// The endpoints in a random order in which heavier ones tend to come first (A113).
 ///
 /// Sorting by `u^(1/weight)` is the same as by `ln(u) / weight`.
-pub(crate) fn shuffle<'a>(config: &'a PriorityConfig, choose: &mut dyn Choose) -> Vec<&'a Endpoint> {
+pub(crate) fn shuffle<'a>(config: &'a PriorityConfig, choose: &mut dyn Choose) -> Vec<Placed<'a>> {
     let localities: u64 = config.localities.iter().map(|l| u64::from(l.weight)).sum();
     let mut keyed = Vec::new();
     for locality in &config.localities {
-        let usable = locality.endpoints.endpoints.iter().filter(|e| e.health != HealthStatus::Draining);
-        let sum: u64 = usable.clone().map(|e| u64::from(e.weight)).sum();
-        for endpoint in usable {
+        let sum: u64 = locality.endpoints().map(|e| u64::from(e.weight)).sum();
+        for endpoint in locality.endpoints() {
             let weight = share(locality.weight, localities) * share(endpoint.weight, sum);
             let u = (choose.choose(DRAWS) + 1) as f64 / (DRAWS + 1) as f64;
             keyed.push((u.ln() / weight, endpoint));
@@ -93,7 +93,7 @@ const DRAWS: u64 = 1 << 32;
 
 #[cfg(test)]
 mod tests {
-    use mainstay_xds::resource::endpoint::Addresses;
+    use mainstay_xds::resource::endpoint::{Addresses, HealthStatus};
 
     use super::*;
 
@@ -106,7 +106,9 @@ mod tests {
 
     fn addresses(list: &[&str]) -> Vec<String> {
         let endpoints: Vec<Endpoint> = list.iter().map(|text| endpoint(text)).collect();
-        flatten(&endpoints).iter().map(|spec| spec.address.to_string()).collect()
+        let origin = Arc::default();
+        let placed = endpoints.iter().map(|endpoint| Placed { endpoint, origin: &origin });
+        flatten(placed).iter().map(|spec| spec.address.to_string()).collect()
     }
 
     fn endpoint(text: &str) -> Endpoint {
