@@ -333,8 +333,8 @@ fn scenario(bootstrap: &Path, resources: &Path, target: Option<&str>) -> Result<
             format!("xds:///{name}")
         }
     };
-    let scenario = Scenario::of_setup(&target, parsed, &messages)
-        .map_err(|error| Failure::usage(format!("--target: {error}")))?;
+    let scenario =
+        Scenario::of_setup(&target, parsed, &messages).map_err(|error| Failure::usage(format!("--target: {error}")))?;
     let listeners = messages.iter().filter(|(kind, ..)| *kind == ResourceType::Listener);
     let names: Vec<_> = listeners.map(|(_, name, _)| name.as_str()).collect();
     let wanted = &*scenario.target.listener;

@@ -28,6 +28,7 @@ use crate::events::EventSource;
 use crate::intern::Interner;
 use crate::ledger::Books;
 use crate::subchannel::{Subchannel, Subchannels};
+use crate::telemetry::{ChannelObserver, Telemetry, XdsObserver};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
 pub(crate) struct Hub {
@@ -36,6 +37,7 @@ pub(crate) struct Hub {
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
     pub(crate) inspector: Inspector,
+    pub(crate) observer: ChannelObserver,
     /// Dropped with the hub, which the driver notices.
     _close: oneshot::Sender<()>,
 }
@@ -53,6 +55,7 @@ pub(crate) struct Plan {
     /// How long new routes may wait for the clusters that they bring in.
     pub(crate) warm_switching: Option<Duration>,
     pub(crate) ads: AdsLimits,
+    pub(crate) telemetry: Option<Telemetry>,
 }
 
 /// What the driver and the RPCs share.
@@ -159,7 +162,15 @@ impl Hub {
         let driver = Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
                 .with_warm_switching(plan.warm_switching),
-            subchannels: Subchannels::new(runtime.id(), tls, plan.connect, Interner::of(&plan.bootstrap), news),
+            subchannels: Subchannels::new(
+                runtime.id(),
+                tls,
+                plan.connect,
+                Interner::of(&plan.bootstrap),
+                news,
+                plan.telemetry.clone(),
+                plan.target.canonical.clone(),
+            ),
             streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
             lookups: Default::default(),
             inputs,
@@ -167,12 +178,15 @@ impl Hub {
             connection_news,
             queries: asked,
             shared: shared.clone(),
+            observer: XdsObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
+            client_stirred: true,
             plan: plan.clone(),
             start: Instant::now(),
         };
         runtime.spawn(driver.run(closed));
         let inspector = Inspector(queries);
-        Ok(Self { shared, scheme: plan.credentials.scheme(), authority, inspector, _close: close, plan })
+        let observer = ChannelObserver::new(plan.telemetry.as_ref(), &plan.target.canonical);
+        Ok(Self { shared, scheme: plan.credentials.scheme(), authority, inspector, observer, _close: close, plan })
     }
 }
 
@@ -226,6 +240,7 @@ impl PartialEq for Plan {
             && self.connect == other.connect
             && self.warm_switching == other.warm_switching
             && self.ads == other.ads
+            && self.telemetry == other.telemetry
     }
 }
 

@@ -6,16 +6,17 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hyper::client::conn::http2::SendRequest;
-use mainstay_lb::{Connectivity, Counter, Host, SubchannelId, SubchannelSpec};
+use mainstay_lb::{Counter, Host, Observation, SubchannelId, SubchannelSpec};
 use mainstay_xds::client::Intern;
 use tokio::runtime;
 use tokio::sync::mpsc;
 
-use crate::connection::{ConnectSettings, Connection, ConnectionSpec, User};
+use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User};
 use crate::http2::Tls;
 use crate::intern::Interner;
 use crate::ledger;
 use crate::request::RequestBody;
+use crate::telemetry::{LbObserver, SubchannelObserver, Telemetry};
 
 /// A handle of a connection to one address, as snapshots carry it.
 #[derive(Clone, Debug)]
@@ -27,8 +28,17 @@ pub(crate) struct Subchannels {
     tls: Option<Tls>,
     settings: ConnectSettings,
     interner: Interner,
-    news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
-    connections: BTreeMap<SubchannelId, Arc<Connection>>,
+    news: mpsc::UnboundedSender<News>,
+    telemetry: Option<Telemetry>,
+    target: Arc<str>,
+    observer: LbObserver,
+    uses: BTreeMap<SubchannelId, Use>,
+}
+
+/// The use of a connection by one subchannel.
+struct Use {
+    connection: Arc<Connection>,
+    observer: SubchannelObserver,
 }
 
 // === impl Subchannel ===
@@ -78,14 +88,25 @@ impl Subchannels {
         tls: Option<Tls>,
         settings: ConnectSettings,
         interner: Interner,
-        news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
+        news: mpsc::UnboundedSender<News>,
+        telemetry: Option<Telemetry>,
+        target: Arc<str>,
     ) -> Self {
-        Self { runtime, tls, settings, interner, news, connections: BTreeMap::new() }
+        let (observer, uses) = (LbObserver::new(telemetry.as_ref(), &target), BTreeMap::new());
+        Self { runtime, tls, settings, interner, news, telemetry, target, observer, uses }
+    }
+
+    /// Sees what happened to a connection in use.
+    pub(crate) fn note(&mut self, news: &News) {
+        if let Some(used) = self.uses.get_mut(&news.id) {
+            used.observer.note(&news.state, news.lost);
+        }
     }
 
     /// The connections in use, each once.
     pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
-        let by_id: BTreeMap<_, _> = self.connections.values().map(|found| (found.ledger().id, found.clone())).collect();
+        let found = self.uses.values().map(|used| (used.connection.ledger().id, used.connection.clone()));
+        let by_id: BTreeMap<_, _> = found.collect();
         by_id.into_values().collect()
     }
 
@@ -100,19 +121,21 @@ impl Host for Subchannels {
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Subchannel {
         let (runtime, address, tls, settings) = (self.runtime, spec.address, self.tls.clone(), self.settings);
         let connection = Connection::join(ConnectionSpec { runtime, address, tls, settings }, self.user(id));
-        self.connections.insert(id, connection.clone());
+        let (telemetry, secure) = (self.telemetry.as_ref(), self.tls.is_some());
+        let observer = SubchannelObserver::new(telemetry, &self.target, &spec.origin, secure);
+        self.uses.insert(id, Use { connection: connection.clone(), observer });
         Subchannel(connection)
     }
 
     fn connect(&mut self, id: SubchannelId) {
-        if let Some(connection) = self.connections.get(&id).filter(|_| self.settings.enabled) {
-            connection.connect();
+        if let Some(used) = self.uses.get(&id).filter(|_| self.settings.enabled) {
+            used.connection.connect();
         }
     }
 
     fn release(&mut self, id: SubchannelId) {
-        if let Some(connection) = self.connections.remove(&id) {
-            connection.leave(&self.user(id));
+        if let Some(used) = self.uses.remove(&id) {
+            used.connection.leave(&self.user(id));
         }
     }
 
@@ -125,6 +148,10 @@ impl Host for Subchannels {
         COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).of(cluster, eds_service)
     }
 
+    fn observe(&mut self, observation: &Observation) {
+        self.observer.note(observation);
+    }
+
     fn interner(&mut self) -> Option<&mut dyn Intern> {
         Some(&mut self.interner)
     }
@@ -133,8 +160,8 @@ impl Host for Subchannels {
 impl Drop for Subchannels {
     /// A driver that is dropped with its runtime has released nothing.
     fn drop(&mut self) {
-        for (id, connection) in std::mem::take(&mut self.connections) {
-            connection.leave(&self.user(id));
+        for (id, used) in std::mem::take(&mut self.uses) {
+            used.connection.leave(&self.user(id));
         }
     }
 }

@@ -9,7 +9,9 @@ fn the_short_help_of_sim_fits_a_screen() {
     let output = mainstay(&["sim", "-h"]);
     assert_eq!(output.status.code(), Some(0));
     let help = text(&output.stdout);
-    for flag in ["--seeds <N>", "--first <SEED>", "--replay <LINE>", "--bootstrap <FILE>", "--resources <DIR>", "--target"] {
+    for flag in
+        ["--seeds <N>", "--first <SEED>", "--replay <LINE>", "--bootstrap <FILE>", "--resources <DIR>", "--target"]
+    {
         assert!(help.contains(flag), "{flag}: {help}");
     }
     assert!(help.lines().count() < 24, "{help}");
@@ -85,7 +87,8 @@ fn two_servers_survive_the_loss_of_one() {
     std::fs::write(&bootstrap, format!(r#"{{"xds_servers": [{}, {}]}}"#, server(1), server(2))).unwrap();
     let output = mainstay(&["sim", "--bootstrap", bootstrap.to_str().unwrap(), "--resources", &example("config")]);
     let stdout = text(&output.stdout);
-    let down = stdout.split("\n\n").find(|part| part.starts_with("10.0.0.1:1 is down at the start\n")).unwrap_or_default();
+    let down =
+        stdout.split("\n\n").find(|part| part.starts_with("10.0.0.1:1 is down at the start\n")).unwrap_or_default();
     assert!(down.contains(": fell back to 10.0.0.1:2\n") && down.contains("fail for 0.00 s"), "{stdout}");
     assert!(down.contains(": returned to 10.0.0.1:1\n"), "{down}");
 }
@@ -100,7 +103,11 @@ fn what_cannot_be_rehearsed_says_why() {
     let cases: [(&[&str], i32, String); 6] = [
         (&["--bootstrap", &bootstrap], 2, "--resources <DIR>".to_owned()),
         (&["--bootstrap", &bootstrap, "--resources", "/nowhere"], 1, "error: cannot read /nowhere:\n".to_owned()),
-        (&["--bootstrap", "/nowhere", "--resources", &config], 1, "error: cannot read /nowhere: No such file".to_owned()),
+        (
+            &["--bootstrap", "/nowhere", "--resources", &config],
+            1,
+            "error: cannot read /nowhere: No such file".to_owned(),
+        ),
         (
             &["--bootstrap", bad, "--resources", &config],
             1,
