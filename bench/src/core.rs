@@ -98,7 +98,11 @@ impl Core {
                 }
                 Action::Send(stream, message) => self.answer(stream, message),
                 Action::Publish(snapshot) => self.snapshot = Some(snapshot),
-                Action::CloseStream(_) | Action::Resolve(_) | Action::StopResolving(_) | Action::Report(_) => {}
+                Action::CloseStream(_)
+                | Action::Load(_)
+                | Action::Resolve(_)
+                | Action::StopResolving(_)
+                | Action::Report(_) => {}
             }
         }
     }

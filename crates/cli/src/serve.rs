@@ -9,7 +9,8 @@ use std::{
 
 use clap::Args;
 use mainstay_control_plane::{
-    Body, ControlPlane, Event, LoadErrors, Reload, RequestKind, SeenRequest, Server, StreamId, TypeUrl,
+    Body, ControlPlane, Event, LoadErrors, LoadReport, Reload, RequestKind, SeenRequest, Server, StreamId, TypeUrl,
+    locality_name,
 };
 
 use crate::{
@@ -33,6 +34,10 @@ pub(crate) struct Flags {
     /// Where to listen; port 0 lets the system choose
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:18000")]
     listen: String,
+
+    /// Print the load that clients report, for clusters with "lrs_server: { self: {} }"
+    #[arg(long)]
+    print_load: bool,
 }
 
 /// What the flags mean.
@@ -40,23 +45,25 @@ pub(crate) struct Flags {
 pub(crate) struct Settings {
     directory: PathBuf,
     listen: SocketAddr,
+    print_load: bool,
 }
 
 impl Flags {
     pub(crate) fn resolve(self) -> Result<Settings, Failure> {
-        Ok(Settings { directory: self.directory, listen: listen::resolve("--listen", &self.listen)? })
+        let listen = listen::resolve("--listen", &self.listen)?;
+        Ok(Settings { directory: self.directory, listen, print_load: self.print_load })
     }
 }
 
 /// Serves until a signal.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
-    let Settings { directory, listen } = settings;
+    let Settings { directory, listen, print_load } = settings;
     let control_plane = ControlPlane::new();
     let mut watch =
         control_plane.watch_directory(&directory).await.map_err(|errors| unreadable(&directory, &errors))?;
     let server = control_plane.serve(listen).await.map_err(|error| listen::failure(listen, &error))?;
     let mut events = server.events();
-    let mut log = Log { output, served: Contents::default(), nodes: BTreeMap::new() };
+    let mut log = Log { output, served: Contents::default(), nodes: BTreeMap::new(), print_load };
     log.begin(&directory, &server, contents(&control_plane))?;
     loop {
         tokio::select! {
@@ -86,6 +93,7 @@ struct Log {
     served: Contents,
     /// Which node opened a stream: only the first request of a stream must say so.
     nodes: BTreeMap<StreamId, String>,
+    print_load: bool,
 }
 
 impl Log {
@@ -130,12 +138,36 @@ impl Log {
     fn event(&mut self, event: Event) -> Result<(), Failure> {
         match event {
             Event::Request(request) => self.request(request),
+            Event::LoadReported(report) if self.print_load => self.load(&report),
             Event::StreamClosed { stream } => match self.nodes.remove(&stream) {
                 Some(node) => self.output.line(styled(DIM, format_args!("node {node} left"))),
                 None => Ok(()),
             },
             _ => Ok(()),
         }
+    }
+
+    fn load(&mut self, LoadReport { node, clusters }: &LoadReport) -> Result<(), Failure> {
+        for cluster in clusters {
+            let head = format!("load of node {node}, cluster {}", cluster.cluster_name);
+            for locality in &cluster.upstream_locality_stats {
+                self.output.line(format_args!(
+                    "{head}, locality {:?}: {} sent, {} succeeded, {} failed, {} under way",
+                    locality_name(locality.locality.as_ref()),
+                    locality.total_issued_requests,
+                    locality.total_successful_requests,
+                    locality.total_error_requests,
+                    locality.total_requests_in_progress
+                ))?;
+            }
+            if cluster.total_dropped_requests > 0 {
+                let drops = cluster.dropped_requests.iter();
+                let drops: Vec<_> = drops.map(|drop| format!("{} {}", drop.dropped_count, drop.category)).collect();
+                let dropped = cluster.total_dropped_requests;
+                self.output.line(format_args!("{head}: {dropped} dropped ({})", drops.join(", ")))?;
+            }
+        }
+        Ok(())
     }
 
     fn request(&mut self, request: SeenRequest) -> Result<(), Failure> {

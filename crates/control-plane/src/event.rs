@@ -8,6 +8,7 @@ use envoy_types::pb::envoy::config::core::v3::Node;
 use tokio::sync::mpsc;
 use tonic::Code;
 
+use crate::load::LoadReport;
 use crate::sotw::RequestKind;
 use crate::type_url::TypeUrl;
 
@@ -51,6 +52,8 @@ pub enum Event {
         /// Which one.
         stream: StreamId,
     },
+    /// A client reported its load.
+    LoadReported(LoadReport),
     /// The server stopped, abruptly or not; it can be started again.
     Stopped,
 }
@@ -188,7 +191,9 @@ impl Journal {
     pub(crate) fn record(&self, event: Event) {
         match &event {
             // Counted when their numbers are drawn.
-            Event::ConnectionOpened { .. } | Event::StreamOpened { .. } | Event::Stopped => {}
+            Event::ConnectionOpened { .. } | Event::StreamOpened { .. } => {}
+            // Nobody counts these.
+            Event::LoadReported(_) | Event::Stopped => {}
             Event::ConnectionClosed { .. } => add_one(&self.closed_connections),
             Event::StreamClosed { .. } => add_one(&self.closed_streams),
             Event::Request(request) => {

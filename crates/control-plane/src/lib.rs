@@ -25,6 +25,8 @@
 //! # }
 //! ```
 //!
+//! It is also a load reporting server (LRS): see [`Server::loads`].
+//!
 //! Resources can come from [`files`], too, with hot reload.
 //!
 //! The server speaks the state-of-the-world variant. The protocol is a plain value without I/O, so the incremental
@@ -33,6 +35,7 @@
 mod event;
 mod faults;
 pub mod files;
+mod load;
 pub mod resources;
 mod server;
 mod snapshot;
@@ -44,6 +47,7 @@ mod view;
 pub use crate::event::{ConnectionId, Event, Events, SeenRequest, SentResponse, Stats, StreamId};
 pub use crate::faults::{Corruption, Faults};
 pub use crate::files::{DirectoryWatch, ExportError, LoadError, LoadErrors, Reload, load_directory};
+pub use crate::load::{ClusterTotals, LoadReport, LoadRequest, LoadTotals, LocalityTotals, locality_name};
 pub use crate::server::Server;
 pub use crate::snapshot::{Body, Resource, Snapshot, SnapshotBuilder};
 pub use crate::sotw::RequestKind;

@@ -170,6 +170,12 @@ pub fn eds_cluster_named(name: impl Into<String>, eds_name: impl Into<String>) -
     Cluster { eds_cluster_config: Some(eds), ..eds_cluster(name) }
 }
 
+/// A cluster whose clients report its load to the server that it came from, with these metrics of its endpoints.
+pub fn with_load_reports<M: Into<String>>(cluster: Cluster, metrics: impl IntoIterator<Item = M>) -> Cluster {
+    let lrs_report_endpoint_metrics = metrics.into_iter().map(Into::into).collect();
+    Cluster { lrs_server: Some(self_source()), lrs_report_endpoint_metrics, ..cluster }
+}
+
 /// A cluster whose address comes from DNS; `target` is `host:port`.
 pub fn logical_dns_cluster(name: impl Into<String>, target: impl ToString) -> Cluster {
     let name = name.into();

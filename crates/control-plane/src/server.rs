@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryResponse;
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
+use envoy_types::pb::envoy::service::load_stats::v3::load_reporting_service_server::LoadReportingServiceServer;
 use tokio::net::{TcpListener, TcpSocket, ToSocketAddrs};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -15,11 +16,14 @@ use tonic::{Code, Status};
 
 use crate::event::{Event, Events, Journal, Stats, lock};
 use crate::faults::Faults;
+use crate::load::{LoadRequest, LoadTotals};
 use crate::server::connection::Connection;
+use crate::server::lrs::Lrs;
 use crate::server::service::{Ads, Command, Streams};
 use crate::store::ControlPlane;
 
 mod connection;
+mod lrs;
 mod service;
 mod stream;
 
@@ -53,6 +57,8 @@ impl ControlPlane {
             journal: Journal::default(),
             life: watch::Sender::new(Life::default()),
             streams: Streams::default(),
+            load_request: watch::Sender::new(LoadRequest::default()),
+            loads: Mutex::default(),
             running: Mutex::default(),
         });
         shared.run(listener);
@@ -107,6 +113,17 @@ impl Server {
     /// What happened at it so far, in numbers.
     pub fn stats(&self) -> Stats {
         self.shared.journal.stats()
+    }
+
+    /// What clients reported about their load so far. Clients report clusters that ask for it, such as
+    /// [`resources::with_load_reports`](crate::resources::with_load_reports).
+    pub fn loads(&self) -> LoadTotals {
+        lock(&self.shared.loads).clone()
+    }
+
+    /// What clients shall report from now on.
+    pub fn request_loads(&self, wanted: LoadRequest) {
+        self.shared.load_request.send_replace(wanted);
     }
 
     /// Whether it accepts connections.
@@ -197,6 +214,8 @@ struct Shared {
     journal: Journal,
     life: watch::Sender<Life>,
     streams: Streams,
+    load_request: watch::Sender<LoadRequest>,
+    loads: Mutex<LoadTotals>,
     running: Mutex<Option<Running>>,
 }
 
@@ -265,8 +284,9 @@ impl Running {
         });
         let (incoming, connections) = mpsc::channel(ACCEPT_QUEUE);
         let (stream_alive, streams) = mpsc::channel(1);
+        let lrs = Lrs::new(Arc::clone(shared), generation, stream_alive.clone());
         let ads = Ads::new(Arc::clone(shared), generation, stream_alive);
-        let http = tokio::spawn(serve_http(ads, connections, shared.life.subscribe(), generation));
+        let http = tokio::spawn(serve_http(ads, lrs, connections, shared.life.subscribe(), generation));
         Self { generation, acceptor: None, incoming, http, streams }
     }
 
@@ -314,6 +334,7 @@ async fn accept(
 
 async fn serve_http(
     ads: Ads,
+    lrs: Lrs,
     connections: mpsc::Receiver<io::Result<Connection>>,
     mut life: watch::Receiver<Life>,
     generation: u64,
@@ -326,6 +347,7 @@ async fn serve_http(
     let served = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .add_service(service)
+        .add_service(LoadReportingServiceServer::new(lrs).max_decoding_message_size(MAX_REQUEST_SIZE))
         .serve_with_incoming_shutdown(ReceiverStream::new(connections), ending)
         .await;
     if let Err(error) = served {

@@ -4,7 +4,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// RPCs in flight to one {cluster, EDS service name}. Shared by every channel of the process.
+/// RPCs in flight: to one {cluster, EDS service name}, shared by every channel of the process, or to one endpoint of a
+/// policy.
 ///
 /// Two counters are always equal: how many RPCs happen to run is no part of the state of a policy.
 #[derive(Debug, Default)]
@@ -30,6 +31,12 @@ impl Counter {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < limit).then(|| n + 1))
             .is_ok()
             .then(|| InFlight { counter: Arc::clone(self) })
+    }
+
+    /// Takes a place, however many are taken.
+    pub fn acquire(self: &Arc<Self>) -> InFlight {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight { counter: Arc::clone(self) }
     }
 
     /// How many places are taken.

@@ -13,9 +13,11 @@ use mainstay_xds::Time;
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::{self, ClientSettings, Report, StreamId, WatchId, XdsClient};
 use mainstay_xds::deps::{self, DependencyManager, DepsSettings, DnsName};
+use mainstay_xds::lrs::{self, LrsClient};
 use mainstay_xds::name::{ResourceKey, Target};
 
 use crate::breaker::Counter;
+use crate::orca::LoadSink;
 use crate::snapshot::{Snapshot, Wake};
 use crate::tree::{Connectivity, Context, Host, Observation, Subchannel, SubchannelId, SubchannelSpec, Tree};
 
@@ -25,6 +27,7 @@ pub struct ChannelCore<S: Subchannel> {
     client: XdsClient,
     deps: DependencyManager,
     tree: Tree<S>,
+    lrs: LrsClient,
     watches: BTreeMap<ResourceKey, WatchId>,
     watched: BTreeMap<WatchId, ResourceKey>,
     actions: VecDeque<Pending>,
@@ -38,6 +41,8 @@ pub struct ChannelCore<S: Subchannel> {
 pub enum Input {
     /// News of an ADS stream.
     Xds(client::Event),
+    /// News of a stream of load reports.
+    Load(client::Event),
     /// The answer of a DNS lookup.
     Dns(DnsName, Result<Vec<SocketAddr>, String>),
     /// News of a connection to an endpoint.
@@ -64,6 +69,8 @@ pub enum Action<S: Subchannel> {
     Send(StreamId, bytes::Bytes),
     /// See [`client::Action::Close`].
     CloseStream(StreamId),
+    /// See [`lrs::Action`].
+    Load(lrs::Action),
     /// Look up a DNS name once.
     Resolve(DnsName),
     /// The answer is not wanted any more.
@@ -103,6 +110,7 @@ impl<S: Subchannel> ChannelCore<S> {
     ) -> Self {
         let node_id = Arc::from(bootstrap.node.id.as_str());
         Self {
+            lrs: LrsClient::new(Arc::clone(&bootstrap), client_settings.clone()),
             client: XdsClient::new(bootstrap, client_settings),
             deps: DependencyManager::new(
                 target.listener.clone(),
@@ -134,6 +142,7 @@ impl<S: Subchannel> ChannelCore<S> {
                 Some(intern) => self.client.handle_event_sharing(cx.now, cx.choose, intern, event),
                 None => self.client.handle_event(cx.now, cx.choose, event),
             },
+            Input::Load(event) => self.lrs.handle_event(cx.now, cx.choose, self.tree.loads(), event),
             Input::Dns(name, answer) => self.deps.handle_dns(cx.now, cx.choose, &name, answer),
             Input::Connectivity(id, state) => {
                 self.with_tree(cx, |tree, cx| tree.handle_connectivity(cx, id, state));
@@ -143,6 +152,7 @@ impl<S: Subchannel> ChannelCore<S> {
                 self.client.handle_timeout(cx.now, cx.choose);
                 self.deps.handle_timeout(cx.now);
                 self.with_tree(cx, |tree, cx| tree.handle_timeout(cx));
+                self.lrs.handle_timeout(cx.now, self.tree.loads());
             }
         }
     }
@@ -160,6 +170,7 @@ impl<S: Subchannel> ChannelCore<S> {
                 self.with_tree(cx, |tree, cx| tree.update(cx, config));
             }
             if !std::mem::take(&mut self.reresolve) {
+                self.lrs.follow(self.tree.loads());
                 return changed;
             }
             self.deps.request_reresolution(cx.now);
@@ -170,6 +181,9 @@ impl<S: Subchannel> ChannelCore<S> {
     pub fn poll_action(&mut self) -> Option<Action<S>> {
         if let Some(snapshot) = self.tree.poll_snapshot() {
             return Some(Action::Publish(snapshot));
+        }
+        if let Some(action) = self.lrs.poll_action() {
+            return Some(Action::Load(action));
         }
         Some(match self.actions.pop_front()? {
             Pending::Open(stream, server, connect_timeout) => Action::OpenStream { stream, server, connect_timeout },
@@ -183,7 +197,8 @@ impl<S: Subchannel> ChannelCore<S> {
 
     /// When [`Input::Timeout`] is due.
     pub fn next_deadline(&self) -> Option<Time> {
-        [self.client_deadline, self.deps_deadline, self.tree.next_deadline()].into_iter().flatten().min()
+        let deadlines = [self.client_deadline, self.deps_deadline, self.tree.next_deadline(), self.lrs.next_deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Keeps `cluster` in the configuration until it is released as often as subscribed (L-17, L-27).
@@ -201,6 +216,7 @@ impl<S: Subchannel> ChannelCore<S> {
     pub fn shut_down<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
         self.with_tree(cx, |tree, cx| tree.shut_down(cx));
         self.deps.shut_down(cx.now);
+        self.lrs.shut_down();
         while self.carry_from_client(cx.now) | self.carry_from_deps(cx.now, &mut None) {}
     }
 
@@ -303,6 +319,10 @@ impl<H: Host> Host for InnerHost<'_, H> {
 
     fn release(&mut self, id: SubchannelId) {
         self.shell.release(id);
+    }
+
+    fn watch_load(&mut self, id: SubchannelId, period: Duration, sink: LoadSink) {
+        self.shell.watch_load(id, period, sink);
     }
 
     fn request_reresolution(&mut self) {

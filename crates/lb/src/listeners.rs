@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
+use mainstay_xds::lrs::Load;
+use mainstay_xds::orca::ORCA_TRAILER;
 
 use crate::breaker::InFlight;
 use crate::calls::{CallCounter, Counted};
+use crate::orca::Reports;
 
 /// Everyone on the way of an RPC through the tree who wants to hear how it ends. Dropped without a word, they take the
 /// RPC for cancelled.
@@ -13,6 +16,9 @@ use crate::calls::{CallCounter, Counted};
 pub struct Listeners {
     in_flight: Option<InFlight>,
     counted: Counted,
+    request: Option<InFlight>,
+    reports: Option<Arc<Reports>>,
+    load: Option<Load>,
 }
 
 /// How an RPC ended.
@@ -27,18 +33,46 @@ pub struct Ending<'a> {
 impl Listeners {
     /// Tells everyone.
     pub fn end(self, ending: Ending<'_>) {
-        drop(self.in_flight); // Whatever the status (L-86).
+        drop((self.in_flight, self.request)); // Whatever the status (L-86, L-105).
         self.counted.end(ending.code == 0);
+        if let (Some(reports), Some(trailers)) = (self.reports, ending.trailers) {
+            reports.read_trailers(trailers); // L-109
+        }
+        if let Some(load) = self.load {
+            let orca = ending.trailers.and_then(|trailers| trailers.get(ORCA_TRAILER));
+            load.end(ending.code == 0, orca.map(HeaderValue::as_bytes));
+        }
     }
 
     /// Lets everyone go: the RPC never reached the endpoint, so it says nothing about it.
     pub fn withdraw(self) {
         self.counted.withdraw();
+        if let Some(load) = self.load {
+            load.withdraw();
+        }
+    }
+
+    /// Adds who reads the report that comes with the status, if anyone does.
+    pub(crate) fn with_reports(mut self, reports: Option<&Arc<Reports>>) -> Self {
+        self.reports = reports.cloned();
+        self
+    }
+
+    /// Adds the place among the requests of an endpoint (L-105).
+    pub(crate) fn with_request(mut self, request: InFlight) -> Self {
+        self.request = Some(request);
+        self
     }
 
     /// Adds the place in the circuit breaker.
     pub(crate) fn with_place(mut self, in_flight: InFlight) -> Self {
         self.in_flight = Some(in_flight);
+        self
+    }
+
+    /// Adds the RPC in the load reports, if there are any.
+    pub(crate) fn with_load(mut self, load: Option<Load>) -> Self {
+        self.load = load;
         self
     }
 

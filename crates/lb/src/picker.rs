@@ -5,17 +5,28 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use http::HeaderMap;
 use mainstay_xds::Choose;
+use mainstay_xds::lrs::ClusterLoad;
 use mainstay_xds::resource::endpoint::DropCategory;
 
 use crate::breaker::Counter;
 use crate::calls::CallCounter;
 use crate::listeners::Listeners;
 use crate::policy::override_host::Used;
+use crate::request_hash::{HashSteps, random_hash};
 use crate::session::{Session, SessionPick};
 use crate::snapshot::{Outlook, Wake};
 use crate::timers::Owner;
 use crate::tree::{Origin, Subchannel};
+
+mod least_request;
+mod ring;
+mod stride;
+
+pub(crate) use least_request::LeastRequestPicker;
+pub(crate) use ring::{Ring, RingPicker, Spot};
+pub(crate) use stride::{Reporting, StridePicker};
 
 /// What becomes of RPCs at some point of the tree. Texts are whole sentences only at the top.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +41,12 @@ pub(crate) enum Picker<S> {
     One(Ready<S>),
     /// On each connection in turn.
     InTurn(InTurn<S>),
+    /// On each connection as often as its weight says.
+    Stride(StridePicker<S>),
+    /// On the connection with the fewest RPCs.
+    LeastRequest(LeastRequestPicker<S>),
+    /// To where the hash of the request leads.
+    Ring(Box<RingPicker<S>>),
     /// By weight.
     Weighted(Weighted<S>),
     /// Where the session of an RPC lives, if that can be.
@@ -72,6 +89,8 @@ pub(crate) struct ClusterPicker<S> {
     pub(crate) drops: Arc<[DropCategory]>,
     pub(crate) max_requests: u32,
     pub(crate) counter: Arc<Counter>,
+    /// Where RPCs are counted, if someone wants to know.
+    pub(crate) load: Option<Arc<ClusterLoad>>,
     pub(crate) child: Picker<S>,
 }
 
@@ -111,11 +130,18 @@ pub(crate) enum HostLink<S> {
 
 /// Where the next RPC goes. Any two are equal: the position is no part of what was decided.
 #[derive(Debug, Default)]
-struct Position(AtomicUsize);
+pub(crate) struct Position(AtomicUsize);
 
 /// What a pick goes by.
 pub(crate) struct PickArgs<'a> {
     pub(crate) choose: &'a mut dyn Choose,
+    pub(crate) headers: &'a HeaderMap,
+    /// The request hash, as soon as someone has asked for it.
+    hash: &'a mut Option<u64>,
+    hash_steps: Option<&'a HashSteps>,
+    channel_id: u64,
+    /// What is to be woken although the RPC is sent elsewhere.
+    pub(crate) wake: Option<Wake>,
     /// Of an RPC that belongs to a session, or begins one.
     pub(crate) session: Option<(&'a Session, &'a mut SessionPick)>,
 }
@@ -137,6 +163,41 @@ pub(crate) struct Reason<'a, S> {
     pub(crate) cluster: Option<&'a ClusterPicker<S>>,
     /// What must be asked to connect, so that the wait has an end.
     pub(crate) wake: Option<Wake>,
+    /// Whether the connections that were to be picked from have just died.
+    lost: bool,
+}
+
+impl<'a> PickArgs<'a> {
+    pub(crate) fn new(choose: &'a mut dyn Choose, headers: &'a HeaderMap, hash: &'a mut Option<u64>) -> Self {
+        Self { choose, headers, hash, hash_steps: None, channel_id: 0, wake: None, session: None }
+    }
+
+    /// With how requests are hashed.
+    pub(crate) fn hashed_by(self, steps: &'a HashSteps, channel_id: u64) -> Self {
+        Self { hash_steps: Some(steps), channel_id, ..self }
+    }
+
+    /// For an RPC that may belong to a session; what comes of that is noted in `pick`.
+    pub(crate) fn of_session(self, session: Option<&'a Session>, pick: &'a mut SessionPick) -> Self {
+        Self { session: session.map(|session| (session, pick)), ..self }
+    }
+
+    /// Makes the hash if the route says how: the next snapshot may not have that route.
+    pub(crate) fn keep_hash(&mut self) {
+        if self.hash_steps.is_some_and(|steps| !steps.is_empty()) {
+            self.request_hash();
+        }
+    }
+
+    /// The hash of the request: made when first asked for, as most policies never do; random if the route says nothing
+    /// that applies (L-42).
+    pub(crate) fn request_hash(&mut self) -> u64 {
+        if let Some(hash) = *self.hash {
+            return hash;
+        }
+        let by_route = self.hash_steps.and_then(|steps| steps.hash(self.headers, self.channel_id));
+        *self.hash.insert(by_route.unwrap_or_else(|| random_hash(self.choose)))
+    }
 }
 
 impl<S: Subchannel> Picker<S> {
@@ -166,7 +227,8 @@ impl<S: Subchannel> Picker<S> {
         match self {
             Self::Wait(_) | Self::Idle(_) => Outlook::Wait,
             Self::Fail(_) => Outlook::Fail,
-            Self::One(_) | Self::InTurn(_) => Outlook::Send,
+            Self::One(_) | Self::InTurn(_) | Self::Stride(_) | Self::LeastRequest(_) => Outlook::Send,
+            Self::Ring(ring) => ring.outlook(),
             Self::Weighted(weighted) => {
                 weighted.entries.iter().map(|(_, picker)| picker.outlook()).max().unwrap_or(Outlook::Fail)
             }
@@ -183,6 +245,9 @@ impl<S: Subchannel> Picker<S> {
             Self::One(ready) if ready.subchannel.is_ready() => Pick::Send(ready, Listeners::default()),
             Self::One(_) => Pick::lost(),
             Self::InTurn(in_turn) => in_turn.pick(),
+            Self::Stride(stride) => stride.pick(),
+            Self::LeastRequest(least_request) => least_request.pick(args),
+            Self::Ring(ring) => ring.pick(args),
             Self::Weighted(weighted) => weighted.pick(args),
             Self::Override(sessions) => sessions.pick(args),
             Self::Cluster(cluster) => cluster.pick(args),
@@ -192,7 +257,7 @@ impl<S: Subchannel> Picker<S> {
 
 impl<S: Subchannel> InTurn<S> {
     pub(crate) fn new(ready: Box<[Ready<S>]>, start: u32) -> Self {
-        Self { ready, next: Position(AtomicUsize::new(start as usize)) }
+        Self { ready, next: Position::at(start as usize) }
     }
 
     fn pick(&self) -> Pick<'_, S> {
@@ -227,12 +292,8 @@ impl<S: Subchannel> Weighted<S> {
         let start = self.entries.partition_point(|(sum, _)| *sum <= draw);
         let (before, after) = self.entries.split_at(start);
         // Normally the first; the others only if every connection of that one died since.
-        for (_, picker) in after.iter().chain(before) {
-            if let sent @ Pick::Send(..) = picker.pick(args) {
-                return sent;
-            }
-        }
-        Pick::lost()
+        let mut picks = after.iter().chain(before).map(|(_, picker)| picker.pick(args));
+        picks.find(|pick| !pick.is_lost()).unwrap_or_else(Pick::lost)
     }
 }
 
@@ -284,8 +345,11 @@ impl<S> SessionHost<S> {
 impl<S: Subchannel> ClusterPicker<S> {
     /// Drops, then the circuit breaker, then the child (L-85).
     fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
-        for drop in self.drops.iter() {
+        for (place, drop) in self.drops.iter().enumerate() {
             if drop.per_million > 0 && args.choose.choose(MILLION) < u64::from(drop.per_million) {
+                if let Some(load) = &self.load {
+                    load.count_drop(place);
+                }
                 return Pick::Drop(format!("EDS-configured drop: {} (cluster {:?})", drop.category, self.name));
             }
         }
@@ -296,7 +360,9 @@ impl<S: Subchannel> ClusterPicker<S> {
             // Counted only now, so that RPCs that wait take no place; and so asked again.
             Pick::Send(ready, listeners) => match self.counter.try_acquire(self.max_requests) {
                 Some(in_flight) => {
-                    Pick::Send(ready, listeners.with_place(in_flight).with_counter(ready.counter.as_ref()))
+                    let load = self.load.as_ref().map(|load| load.begin(ready.subchannel.address())); // C-77
+                    let listeners = listeners.with_place(in_flight).with_counter(ready.counter.as_ref());
+                    Pick::Send(ready, listeners.with_load(load))
                 }
                 None => self.break_circuit(),
             },
@@ -307,20 +373,34 @@ impl<S: Subchannel> ClusterPicker<S> {
     }
 
     fn break_circuit(&self) -> Pick<'_, S> {
+        if let Some(load) = &self.load {
+            load.count_circuit_drop();
+        }
         let (name, max) = (&self.name, self.max_requests);
         Pick::Drop(format!("circuit breaker drop (cluster {name:?} has {max} requests in flight, its limit)"))
     }
 }
 
 impl<S> Pick<'_, S> {
+    /// Connections died that the tree does not know of yet.
     fn lost() -> Self {
-        Self::Wait(Reason::new(LOST))
+        Self::Wait(Reason { lost: true, ..Reason::new(LOST) })
+    }
+
+    fn is_lost(&self) -> bool {
+        matches!(self, Self::Wait(Reason { lost: true, .. }))
     }
 }
 
 impl<'a, S> Reason<'a, S> {
     fn new(text: &'a str) -> Self {
-        Self { text, cluster: None, wake: None }
+        Self { text, cluster: None, wake: None, lost: false }
+    }
+}
+
+impl Position {
+    pub(crate) fn at(start: usize) -> Self {
+        Self(AtomicUsize::new(start))
     }
 }
 

@@ -7,7 +7,9 @@
 use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::orca::LoadSink;
 use crate::policy::State;
 use crate::timers::Owner;
 use crate::tree::{Connectivity, Host, Subchannel, SubchannelId, SubchannelSpec};
@@ -27,6 +29,7 @@ pub(crate) struct Pool {
     created: Vec<SubchannelId>,
     to_connect: Vec<SubchannelId>,
     unused: BTreeSet<SubchannelId>,
+    load_watches: Vec<(SubchannelId, Duration, LoadSink)>,
     reresolve: bool,
 }
 
@@ -94,6 +97,11 @@ impl Pool {
         }
     }
 
+    /// Has a connection bring reports of the load at its other end, until it is lost or nobody wants them (L-109).
+    pub(crate) fn watch_load(&mut self, id: SubchannelId, period: Duration, sink: LoadSink) {
+        self.load_watches.push((id, period, sink));
+    }
+
     /// Asks for fresh DNS answers, once per call into the tree.
     pub(crate) fn request_reresolution(&mut self) {
         self.reresolve = true;
@@ -153,6 +161,11 @@ impl Pool {
         for id in std::mem::take(&mut self.to_connect) {
             if !self.unused.contains(&id) {
                 host.connect(id);
+            }
+        }
+        for (id, period, sink) in std::mem::take(&mut self.load_watches) {
+            if !self.unused.contains(&id) {
+                host.watch_load(id, period, sink);
             }
         }
         for id in std::mem::take(&mut self.unused) {

@@ -17,6 +17,7 @@ use mainstay_xds::resource::matcher::{HeaderMatcher, PathMatcher};
 use mainstay_xds::resource::route::{ClusterTarget, ForwardAction, Route, RouteAction, VirtualHost, WeightedCluster};
 
 use crate::filters::Filters;
+use crate::request_hash::HashSteps;
 use crate::snapshot::Rpc;
 
 /// The routes of a virtual host, ready for use.
@@ -45,6 +46,7 @@ struct Compiled {
     target: Target,
     /// One, or one per weighted cluster; empty if none of them does anything.
     filters: Box<[Filters]>,
+    hash: HashSteps,
 }
 
 /// The route of an RPC.
@@ -55,6 +57,8 @@ pub(crate) struct Found<'a> {
     pub(crate) cluster: Option<usize>,
     /// What happens on the way; none is nothing.
     pub(crate) filters: Option<&'a Filters>,
+    /// How its requests are hashed.
+    pub(crate) hash: &'a HashSteps,
 }
 
 /// Where a route leads, as places in the list of clusters.
@@ -137,6 +141,11 @@ impl RouteTable {
         &self.chain
     }
 
+    /// Whether a request hash may depend on the channel's own number.
+    pub(crate) fn needs_channel_id(&self) -> bool {
+        self.compiled.iter().any(|compiled| compiled.hash.needs_channel_id())
+    }
+
     /// The first route that matches.
     pub(crate) fn find(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Option<Found<'_>> {
         let mut from = 0;
@@ -148,7 +157,7 @@ impl RouteTable {
                 let compiled = self.compiled.get(at as usize)?;
                 let (choice, cluster) = compiled.target.choose(choose).unzip();
                 let filters = compiled.filters.get(choice.unwrap_or(0));
-                return Some(Found { route, cluster, filters });
+                return Some(Found { route, cluster, filters, hash: &compiled.hash });
             }
             from = at + 1;
         }
@@ -238,6 +247,10 @@ impl Compiled {
         Self {
             headers: route.headers.iter().map(|matcher| visible_name(&matcher.name)).collect(),
             target,
+            hash: match &route.action {
+                RouteAction::Forward(forward) => HashSteps::new(&forward.hash_policies),
+                RouteAction::NonForwarding | RouteAction::Unsupported(_) => HashSteps::default(),
+            },
             filters: if filters.iter().all(Filters::is_empty) { Box::default() } else { filters },
         }
     }
@@ -367,13 +380,13 @@ fn word(text: &[u8], any_case: bool) -> u64 {
 }
 
 /// The name as requests have it; `None` if routes cannot see such a header (L-34).
-fn visible_name(name: &str) -> Option<HeaderName> {
+pub(crate) fn visible_name(name: &str) -> Option<HeaderName> {
     let hidden = name.ends_with("-bin") || name.starts_with("grpc-") || HIDDEN.contains(&name);
     if hidden { None } else { HeaderName::from_bytes(name.as_bytes()).ok() }
 }
 
 /// The value of a header; several are joined with commas (L-34).
-fn visible_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
+pub(crate) fn visible_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
     let mut values = headers.get_all(name).iter().filter_map(|value| std::str::from_utf8(value.as_bytes()).ok());
     let first = match values.next() {
         Some(first) => first,

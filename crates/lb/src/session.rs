@@ -16,7 +16,13 @@ use crate::snapshot::{Rpc, Wake};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Session {
     cookie: Arc<SessionCookie>,
-    /// Where it was before: the addresses of one endpoint, and the cluster.
+    home: Home,
+}
+
+/// Where a session was before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Home {
+    /// The addresses of one endpoint.
     hosts: Box<[SocketAddr]>,
     cluster: Option<Box<str>>,
 }
@@ -38,25 +44,25 @@ impl Session {
         }
         let mut pairs = rpc.headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         let value = pairs.find_map(|pairs| value_of(pairs, &cookie.name));
-        let (hosts, cluster) = value.and_then(decode).unwrap_or_default();
-        Some(Self { cookie: Arc::clone(cookie), hosts, cluster })
+        let home = value.and_then(Home::decode).unwrap_or_default();
+        Some(Self { cookie: Arc::clone(cookie), home })
     }
 
     /// The addresses that are wanted, in order.
     pub(crate) fn hosts(&self) -> &[SocketAddr] {
-        &self.hosts
+        &self.home.hosts
     }
 
     /// The cluster that is wanted.
     pub(crate) fn cluster(&self) -> Option<&str> {
-        self.cluster.as_deref()
+        self.home.cluster.as_deref()
     }
 
     /// The `set-cookie` for an answer from `used`, one of the addresses of `endpoint`; none if the caller has it already.
     pub(crate) fn set_cookie(&self, used: SocketAddr, endpoint: &[SocketAddr], cluster: &str) -> Option<HeaderValue> {
         let others = endpoint.iter().copied().filter(|address| *address != used);
         let addresses = || std::iter::once(used).chain(others.clone());
-        if self.cluster() == Some(cluster) && addresses().eq(self.hosts.iter().copied()) {
+        if self.cluster() == Some(cluster) && addresses().eq(self.home.hosts.iter().copied()) {
             return None;
         }
         let list: Vec<String> = addresses().map(|address| address.to_string()).collect();
@@ -73,6 +79,16 @@ impl Session {
     }
 }
 
+impl Home {
+    /// Reads `address,address;cluster:name` in base64. What is not that counts as no cookie.
+    fn decode(value: &str) -> Option<Self> {
+        let text = String::from_utf8(STANDARD.decode(value).ok()?).ok()?;
+        let (hosts, cluster) = text.split_once(';').unwrap_or((&text, ""));
+        let hosts = hosts.split(',').take(MAX_HOSTS).map(|host| host.parse().ok()).collect::<Option<_>>()?;
+        Some(Self { hosts, cluster: cluster.strip_prefix(PREFIX).map(Box::from) })
+    }
+}
+
 /// The rule of RFC 6265 section 5.1.4.
 fn path_matches(cookie: &str, path: &str) -> bool {
     let Some(rest) = path.strip_prefix(cookie) else { return false };
@@ -84,14 +100,6 @@ fn value_of<'a>(pairs: &'a str, name: &str) -> Option<&'a str> {
     let mut pairs = pairs.split(';').filter_map(|pair| pair.trim().split_once('='));
     let (_, value) = pairs.find(|(found, _)| *found == name)?;
     Some(value.strip_prefix('"').and_then(|value| value.strip_suffix('"')).unwrap_or(value))
-}
-
-/// `address,address;cluster:name` in base64. What is not that counts as no cookie.
-fn decode(value: &str) -> Option<(Box<[SocketAddr]>, Option<Box<str>>)> {
-    let text = String::from_utf8(STANDARD.decode(value).ok()?).ok()?;
-    let (hosts, cluster) = text.split_once(';').unwrap_or((&text, ""));
-    let hosts = hosts.split(',').take(MAX_HOSTS).map(|host| host.parse().ok()).collect::<Option<_>>()?;
-    Some((hosts, cluster.strip_prefix(PREFIX).map(Box::from)))
 }
 
 /// What stands before the name of a cluster in a cookie (A60).

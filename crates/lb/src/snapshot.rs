@@ -7,10 +7,10 @@ use http::{HeaderMap, HeaderValue};
 use mainstay_xds::Choose;
 use mainstay_xds::resource::route::{ForwardAction, RetryPolicy, RouteAction};
 
-use crate::filters::{Filters, Injected};
+use crate::filters::Injected;
 use crate::listeners::Listeners;
 use crate::picker::{Pick, PickArgs, Picker, Reason};
-use crate::routing::RouteTable;
+use crate::routing::{Found, RouteTable};
 use crate::session::{Session, SessionPick};
 use crate::timers::Owner;
 use crate::tree::{Origin, Subchannel};
@@ -38,6 +38,8 @@ pub(crate) struct Works<S> {
     pub(crate) routes: Arc<RouteTable>,
     /// Time limit of routes without one.
     pub(crate) default_limit: Option<Duration>,
+    /// The number that stands for this channel in request hashes (L-42).
+    pub(crate) channel_id: u64,
     /// One per cluster of the routes, in the same order.
     pub(crate) pickers: Vec<Arc<Picker<S>>>,
     /// Clusters that no route names, by name in order.
@@ -60,6 +62,8 @@ pub struct Chosen {
     route: Option<Arc<ChosenRoute>>,
     /// Whether the filters of the route have had their turn: they have only one, whatever becomes of the RPC.
     filtered: bool,
+    /// Once made, it stays: a random one must lead to the same endpoint again.
+    hash: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +106,8 @@ pub struct SendTo<'a, S: Subchannel> {
     pub authority: Option<&'a str>,
     /// Who wants to hear how the RPC ends.
     pub listeners: Listeners,
+    /// Something to hand to the core although the RPC need not wait for it.
+    pub wake: Option<Wake>,
     /// `set-cookie` to add to the headers of the response, for the session of the RPC (L-94).
     pub set_cookie: Option<HeaderValue>,
     /// Hand it to the core: the session begins to use a connection that must be kept for it.
@@ -201,46 +207,53 @@ impl<S: Subchannel> Snapshot<S> {
             }
             Content::Broken(failure) => return Decision::Fail(failure.clone()),
         };
+        let mut session_pick = SessionPick::default();
         if let Some(route) = chosen.route.as_deref()
             && let Some((cluster, picker)) = works.cluster(&route.cluster)
         {
-            return decide(cluster, picker, route.limit, route.auto_host_rewrite, route.session.as_ref(), choose);
+            let args = PickArgs::new(choose, rpc.headers, &mut chosen.hash);
+            let mut args = args.of_session(route.session.as_ref(), &mut session_pick);
+            return decide(cluster, picker, route.limit, route.auto_host_rewrite, &mut args);
         }
-        let (forward, place, filters) = match works.route(rpc, choose) {
+        let (forward, place, found) = match works.route(rpc, choose) {
             Ok(found) => found,
             Err(failure) => return Decision::Drop(failure),
         };
-        let session = filters.and_then(|filters| filters.session(rpc));
+        let session = found.filters.and_then(|filters| filters.session(rpc));
         let wanted = session.as_ref().and_then(Session::cluster).filter(|wanted| forward.target.names(wanted));
         let place = wanted.and_then(|wanted| works.routes.place(wanted)).unwrap_or(place); // A60
         let (Some(cluster), Some(picker)) = (works.routes.clusters().get(place), works.pickers.get(place)) else {
             return Decision::Drop(Failure::internal("route without a cluster".into()));
         };
         let limit = limit(forward.max_stream_duration.or(works.default_limit));
-        if let Some(filters) = filters.filter(|_| !std::mem::replace(&mut chosen.filtered, true)) {
-            let effects = filters.inject(rpc.headers, choose);
+        let mut args = PickArgs::new(choose, rpc.headers, &mut chosen.hash).hashed_by(found.hash, works.channel_id);
+        if let Some(filters) = found.filters.filter(|_| !std::mem::replace(&mut chosen.filtered, true)) {
+            let effects = filters.inject(rpc.headers, args.choose);
             if !effects.is_empty() {
+                args.keep_hash();
                 chosen.route = Some(ChosenRoute::new(cluster, limit, forward, session));
                 return Decision::Inject(effects);
             }
         }
-        let decision = decide(cluster, picker, limit, forward.auto_host_rewrite, session.as_ref(), choose);
+        args = args.of_session(session.as_ref(), &mut session_pick);
+        let decision = decide(cluster, picker, limit, forward.auto_host_rewrite, &mut args);
         let is_needed_again = match decision {
             Decision::Wait(..) | Decision::Fail(_) => true,
             Decision::Send(_) => forward.retry.is_some(),
             Decision::Drop(_) | Decision::Inject(_) => false,
         };
         if is_needed_again {
+            args.keep_hash();
             chosen.route = Some(ChosenRoute::new(cluster, limit, forward, session));
         }
         decision
     }
 }
 
-type Route<'a> = (&'a ForwardAction, usize, Option<&'a Filters>);
+type Route<'a> = (&'a ForwardAction, usize, Found<'a>);
 
 impl<S: Subchannel> Works<S> {
-    /// The route of an RPC, the place of its cluster, and what filters there are.
+    /// The route of an RPC, the place of its cluster, and what else there is about it.
     fn route(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Result<Route<'_>, Failure> {
         let host = &self.routes.virtual_host().name;
         let Some(found) = self.routes.find(rpc, choose) else {
@@ -248,7 +261,7 @@ impl<S: Subchannel> Works<S> {
             return Err(Failure::unavailable(text));
         };
         match (&found.route.action, found.cluster) {
-            (RouteAction::Forward(forward), Some(place)) => Ok((forward, place, found.filters)),
+            (RouteAction::Forward(forward), Some(place)) => Ok((forward, place, found)),
             (RouteAction::Forward(_), None) => {
                 Err(Failure::internal(format!("the route of virtual host {host:?} names no cluster")))
             }
@@ -287,11 +300,9 @@ fn decide<'a, S: Subchannel>(
     picker: &'a Picker<S>,
     limit: Option<Duration>,
     auto_host_rewrite: bool,
-    session: Option<&Session>,
-    choose: &mut dyn Choose,
+    args: &mut PickArgs<'_>,
 ) -> Decision<'a, S> {
-    let mut used = SessionPick::default();
-    match picker.pick(&mut PickArgs { choose, session: session.map(|session| (session, &mut used)) }) {
+    match picker.pick(args) {
         Pick::Send(ready, listeners) => Decision::Send(SendTo {
             subchannel: &ready.subchannel,
             origin: &ready.origin,
@@ -299,11 +310,12 @@ fn decide<'a, S: Subchannel>(
             limit,
             authority: ready.hostname.as_deref().filter(|_| auto_host_rewrite),
             listeners,
-            set_cookie: session.and_then(|session| {
+            wake: args.wake,
+            set_cookie: args.session.as_ref().and_then(|(session, pick)| {
                 let address = ready.subchannel.address();
-                session.set_cookie(address, used.endpoint.as_deref().unwrap_or(&[address]), cluster)
+                session.set_cookie(address, pick.endpoint.as_deref().unwrap_or(&[address]), cluster)
             }),
-            keep: used.keep,
+            keep: args.session.as_ref().and_then(|(_, pick)| pick.keep),
         }),
         Pick::Wait(reason) => Decision::Wait(Failure::unavailable(reason.explain(cluster)), reason.wake),
         Pick::Fail(reason) => Decision::Fail(Failure::unavailable(reason.explain(cluster))),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ClusterError, ConfigError, ResolvedEndpoints, XdsConfig};
 use mainstay_xds::resource::cluster::{Cluster, ClusterKind, OverrideHostStatuses};
 use mainstay_xds::resource::endpoint::{
@@ -30,8 +30,8 @@ use mainstay_xds::resource::route::{
 use mainstay_xds::{Choose, Time};
 
 use crate::{
-    Connectivity, Context, Counter, Decision, Ending, Host, Observation, Rpc, Snapshot, Subchannel, SubchannelId,
-    SubchannelSpec, Tree,
+    Chosen, Connectivity, Context, Counter, Decision, Ending, Host, Listeners, LoadSink, Observation, Rpc, Snapshot,
+    Subchannel, SubchannelId, SubchannelSpec, Tree,
 };
 
 /// A tree and everything around it.
@@ -54,6 +54,8 @@ pub(crate) struct FakeHost {
     log: Vec<String>,
     pub(crate) counters: BTreeMap<(String, String), Arc<Counter>>,
     pub(crate) observations: Vec<Observation>,
+    /// Where the load of a port is to be reported to.
+    pub(crate) sinks: BTreeMap<u16, LoadSink>,
 }
 
 /// A subchannel as pickers see it.
@@ -150,10 +152,25 @@ impl World {
     }
 
     pub(crate) fn rpc_to(&mut self, path: &str) -> String {
-        let headers = HeaderMap::new();
+        self.decide(path, &HeaderMap::new(), &mut Chosen::default())
+    }
+
+    /// What becomes of an RPC with the header `user`.
+    pub(crate) fn rpc_of(&mut self, user: &str) -> String {
+        let headers = HeaderMap::from_iter([(HeaderName::from_static("user"), user.parse().expect("a value"))]);
+        self.decide("/s/m", &headers, &mut Chosen::default())
+    }
+
+    /// What becomes of an RPC that may have been decided about before.
+    pub(crate) fn decide(&mut self, path: &str, headers: &HeaderMap, chosen: &mut Chosen) -> String {
         let snapshot = Arc::clone(&self.snapshot);
-        match snapshot.decide(Rpc { path, headers: &headers }, &mut self.script) {
-            Decision::Send(to) => format!("send {}", to.subchannel.port),
+        match snapshot.decide_again(Rpc { path, headers }, chosen, &mut self.script) {
+            Decision::Send(to) => {
+                if let Some(wake) = to.wake {
+                    self.call(|tree, cx| tree.wake(cx, wake));
+                }
+                format!("send {}", to.subchannel.port)
+            }
             Decision::Wait(failure, wake) => {
                 if let Some(wake) = wake {
                     self.call(|tree, cx| tree.wake(cx, wake));
@@ -217,6 +234,14 @@ impl World {
         (0..n).map(|_| look()).collect()
     }
 
+    /// Begins an RPC that must be sent: to which port, and who hears how it ends.
+    pub(crate) fn begin(&mut self, snapshot: &Snapshot<Handle>) -> (u16, Listeners) {
+        match snapshot.decide(Rpc { path: "/s/m", headers: &HeaderMap::new() }, &mut self.script) {
+            Decision::Send(to) => (to.subchannel.port, to.listeners),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// `send`, `wait`, `fail` or `drop`.
     pub(crate) fn outcome(&mut self) -> String {
         self.rpc().split(' ').next().unwrap_or_default().to_owned()
@@ -262,6 +287,12 @@ impl Host for FakeHost {
         let port = self.port(id);
         self.log.push(format!("release {port}"));
         self.live.remove(&port);
+    }
+
+    fn watch_load(&mut self, id: SubchannelId, period: Duration, sink: LoadSink) {
+        let port = self.port(id);
+        self.log.push(format!("watch {port} each {period:?}"));
+        self.sinks.insert(port, sink);
     }
 
     fn request_reresolution(&mut self) {

@@ -24,6 +24,8 @@ pub(crate) enum TimerKind {
     Failover,
     /// priority lets go of a child that is not in use (L-68).
     Deactivation,
+    /// weighted_round_robin weighs its endpoints (L-108).
+    Weights,
     /// outlier_detection judges its endpoints (L-77).
     Interval,
     /// override_host looks for connections that no session uses any more (L-98).

@@ -10,15 +10,18 @@ use std::time::Duration;
 
 use mainstay_xds::client::Intern;
 use mainstay_xds::deps::{ClusterChildren, ClusterResult, ConfigError, XdsConfig};
+use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::resource::endpoint::Locality;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
+use crate::orca::LoadSink;
 use crate::picker::Picker;
 use crate::policy::cds::{Cds, CdsConfig};
 use crate::policy::{Cx, Event, What};
 use crate::pool::{Handles, Pool};
+use crate::request_hash::random_hash;
 use crate::routing::RouteTable;
 use crate::snapshot::{Content, Failure, Snapshot, Wake, Works};
 use crate::timers::{Owner, Timers};
@@ -99,6 +102,10 @@ pub trait Host {
     /// Hears what policies did, for metrics.
     fn observe(&mut self, _observation: &Observation) {}
 
+    /// Asks the endpoint at the other end of a connection for a report of its load each `period`, until the connection
+    /// is lost or released, or the sink is not wanted any more (A51).
+    fn watch_load(&mut self, _id: SubchannelId, _period: Duration, _sink: LoadSink) {}
+
     /// Where channels share parsed resources, if they do.
     fn interner(&mut self) -> Option<&mut dyn Intern> {
         None
@@ -161,6 +168,7 @@ pub struct Tree<S: Subchannel> {
     pool: Pool,
     timers: Timers,
     handles: Handles<S>,
+    loads: LoadStore,
     /// Clusters whose pickers may be out of date.
     touched: BTreeSet<u32>,
     /// Whether anything but pickers changed since the last snapshot.
@@ -168,6 +176,8 @@ pub struct Tree<S: Subchannel> {
     /// What RPCs still go by, if that is not the configuration.
     warming: Option<Warming>,
     warm_bound: Option<Duration>,
+    /// Drawn when a route first asks for it.
+    channel_id: Option<u64>,
 }
 
 /// What RPCs are routed by.
@@ -240,10 +250,12 @@ impl<S: Subchannel> Tree<S> {
             pool: Pool::default(),
             timers: Timers::default(),
             handles: Handles::new(),
+            loads: LoadStore::default(),
             touched: BTreeSet::new(),
             changed: false,
             warming: None,
             warm_bound: Some(warm::BOUND),
+            channel_id: None,
         }
     }
 
@@ -286,6 +298,11 @@ impl<S: Subchannel> Tree<S> {
         }
         self.switch_if_warm(cx);
         self.pool.flush(cx.host, &mut self.handles);
+    }
+
+    /// What RPCs count for load reports.
+    pub fn loads(&mut self) -> &mut LoadStore {
+        &mut self.loads
     }
 
     /// When [`Tree::handle_timeout`] is due.
@@ -343,6 +360,9 @@ impl<S: Subchannel> Tree<S> {
                 known.chain(routes.clusters()).cloned().collect()
             }
         };
+        if self.channel_id.is_none() && routes.needs_channel_id() {
+            self.channel_id = Some(random_hash(cx.choose));
+        }
         let before = self.take_kept();
         let below = below_aggregates(&config);
         for name in concerned {
@@ -427,6 +447,7 @@ impl<S: Subchannel> Tree<S> {
             pool: &mut self.pool,
             timers: &mut self.timers,
             breakers: &mut |cluster, eds_service| host.circuit_breaker(cluster, eds_service),
+            loads: &mut self.loads,
             last_policy: &mut self.last_policy,
             health: None,
             cluster,
@@ -454,7 +475,8 @@ impl<S: Subchannel> Tree<S> {
                 others.push((Arc::clone(name), Arc::clone(picker)));
             }
         }
-        Content::Works(Works { routes: Arc::clone(routes), default_limit, pickers, others })
+        let channel_id = self.channel_id.unwrap_or_default();
+        Content::Works(Works { routes: Arc::clone(routes), default_limit, channel_id, pickers, others })
     }
 }
 

@@ -1,4 +1,4 @@
-//! ADS streams over HTTP/2: what the client core asks for, done with sockets.
+//! ADS and LRS streams over HTTP/2: what the client core asks for, done with sockets.
 //!
 //! One task per stream. It takes or makes a connection, opens the stream, passes bytes, and says
 //! what happened. Streams to equal servers share one connection, across all channels of the process.
@@ -37,9 +37,18 @@ pub(crate) struct AdsStreams {
     dns: Arc<dyn ResolveHost>,
     limits: AdsLimits,
     events: mpsc::Sender<Input>,
-    streams: BTreeMap<StreamId, OpenStream>,
+    streams: BTreeMap<(Service, StreamId), OpenStream>,
     /// The books of each server since it was last idle; a stream is a call (I-24).
     books: HashMap<Arc<ServerConfig>, Arc<Books>>,
+}
+
+/// What a stream is for. Each has stream ids of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Service {
+    /// Resources.
+    Ads,
+    /// Load reports.
+    Lrs,
 }
 
 /// Bounds on what an xDS server may do to us.
@@ -76,28 +85,34 @@ impl AdsStreams {
         Self { dns, limits, events, streams: BTreeMap::new(), books: HashMap::new() }
     }
 
-    pub(crate) fn open(&mut self, id: StreamId, server: Arc<ServerConfig>, connect_timeout: Duration) {
+    pub(crate) fn open(
+        &mut self,
+        service: Service,
+        id: StreamId,
+        server: Arc<ServerConfig>,
+        connect_timeout: Duration,
+    ) {
         let (requests, queue) = mpsc::unbounded_channel();
         let books = self.books.entry(server.clone()).or_insert_with(|| Arc::new(Books::new())).clone();
         let (dns, events) = (self.dns.clone(), self.events.clone());
-        let stream = StreamTask { id, server, dns, limits: self.limits, events, books };
+        let stream = StreamTask { service, id, server, dns, limits: self.limits, events, books };
         let task = Task::spawn(async move {
             let cause = stream.run(connect_timeout, queue).await;
             // The driver may be gone: then nobody needs to know.
-            let _ = stream.events.send(Input::Xds(Event::Closed(stream.id, cause))).await;
+            let _ = stream.tell(Event::Closed(stream.id, cause)).await;
         });
-        self.streams.insert(id, OpenStream { requests, _task: task });
+        self.streams.insert((service, id), OpenStream { requests, _task: task });
     }
 
-    pub(crate) fn send(&mut self, id: StreamId, message: Bytes) {
-        if let Some(stream) = self.streams.get(&id) {
+    pub(crate) fn send(&mut self, service: Service, id: StreamId, message: Bytes) {
+        if let Some(stream) = self.streams.get(&(service, id)) {
             // A stream that has just ended says so itself.
             let _ = stream.requests.send(message);
         }
     }
 
-    pub(crate) fn close(&mut self, id: StreamId) {
-        self.streams.remove(&id);
+    pub(crate) fn close(&mut self, service: Service, id: StreamId) {
+        self.streams.remove(&(service, id));
     }
 
     /// Enters what happened into the books of a server.
@@ -120,8 +135,18 @@ impl AdsStreams {
     }
 }
 
+impl Service {
+    fn method(self) -> &'static str {
+        match self {
+            Self::Ads => "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
+            Self::Lrs => "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats", // C-66
+        }
+    }
+}
+
 /// One stream, from the first address to the last byte.
 struct StreamTask {
+    service: Service,
     id: StreamId,
     server: Arc<ServerConfig>,
     dns: Arc<dyn ResolveHost>,
@@ -188,7 +213,7 @@ impl StreamTask {
         if self.tell(Event::Opened(self.id)).await.is_err() {
             return CloseCause::Ended { code: 1, message: "the channel is gone".to_owned() };
         }
-        let call = grpc.streaming(request, PathAndQuery::from_static(ADS_METHOD), BytesCodec);
+        let call = grpc.streaming(request, PathAndQuery::from_static(self.service.method()), BytesCodec);
         tokio::pin!(call);
         let mut responses = loop {
             tokio::select! {
@@ -218,7 +243,11 @@ impl StreamTask {
 
     /// The driver reads at its own pace: a flood of responses waits here, in the server's flow control.
     async fn tell(&self, event: Event) -> Result<(), mpsc::error::SendError<Input>> {
-        self.events.send(Input::Xds(event)).await
+        let input = match self.service {
+            Service::Ads => Input::Xds(event),
+            Service::Lrs => Input::Load(event),
+        };
+        self.events.send(input).await
     }
 
     async fn connect(&self) -> Result<Established, String> {
@@ -477,8 +506,6 @@ impl Decoder for BytesCodec {
 fn buffers() -> BufferSettings {
     BufferSettings::new(256, 32 << 10)
 }
-
-const ADS_METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
 /// What any server should allow (RFC 9113, section 6.5.2). A stream beyond its limit would wait without a word.
 const STREAMS_PER_CONNECTION: usize = 100;

@@ -140,6 +140,10 @@ struct Way {
     set_cookie: Option<HeaderValue>,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the common one: a heap block for it would cost each RPC"
+)]
 enum Sent {
     Answered(Answer),
     /// The connection was closed before the request left.
@@ -260,8 +264,8 @@ impl Call<'_> {
                         to.subchannel.address()
                     ))));
                 };
-                if let Some(keep) = to.keep {
-                    self.hub.inspector.wake(keep);
+                for wake in to.keep.into_iter().chain(to.wake) {
+                    self.hub.inspector.wake(wake);
                 }
                 self.observer.pick(to.origin);
                 Ok(Step::Go(Way {

@@ -265,6 +265,12 @@ impl ChannelBuilder {
         self
     }
 
+    /// Least time between two load reports, whatever the xDS server asks for; 1 s by default.
+    pub fn min_load_report_interval(mut self, interval: Duration) -> Self {
+        self.client.min_load_report_interval = interval;
+        self
+    }
+
     /// How long an xDS server may take to send a resource before it counts as not existing; 15 s by default.
     pub fn resource_timeout(mut self, timeout: Duration) -> Self {
         self.client.resource_timeout = timeout;

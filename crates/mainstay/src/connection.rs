@@ -200,6 +200,11 @@ impl Connection {
         self.socket.load().is_some()
     }
 
+    /// Pauses between attempts.
+    pub(crate) fn backoff(&self) -> Backoff {
+        self.spec.settings.backoff
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         self.spec.address
     }

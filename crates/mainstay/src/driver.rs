@@ -7,10 +7,11 @@ use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
 use mainstay_xds::Time;
 use mainstay_xds::client::{Event, Report};
 use mainstay_xds::deps::DnsName;
+use mainstay_xds::lrs;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::ads::AdsStreams;
+use crate::ads::{AdsStreams, Service};
 use crate::connection::News;
 use crate::hub::{HubStatus, Plan, Query, Shared};
 use crate::random::Random;
@@ -78,7 +79,11 @@ impl Driver {
     fn handle(&mut self, input: Input) {
         self.client_stirred |= !matches!(input, Input::Connectivity(..) | Input::Wake(_));
         match &input {
-            Input::Xds(Event::Closed(stream, _)) => self.streams.close(*stream),
+            Input::Xds(Event::Closed(stream, _)) => self.streams.close(Service::Ads, *stream),
+            Input::Load(Event::Closed(stream, cause)) => {
+                tracing::debug!(target = %self.plan.target.canonical, ?cause, "a stream of load reports ended");
+                self.streams.close(Service::Lrs, *stream);
+            }
             Input::Dns(name, _) => drop(self.lookups.remove(name)),
             _ => {}
         }
@@ -107,10 +112,15 @@ impl Driver {
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::OpenStream { stream, server, connect_timeout } => {
-                    self.streams.open(stream, server, connect_timeout);
+                    self.streams.open(Service::Ads, stream, server, connect_timeout);
                 }
-                Action::Send(stream, message) => self.streams.send(stream, message),
-                Action::CloseStream(stream) => self.streams.close(stream),
+                Action::Send(stream, message) => self.streams.send(Service::Ads, stream, message),
+                Action::CloseStream(stream) => self.streams.close(Service::Ads, stream),
+                Action::Load(lrs::Action::Open { stream, server, connect_timeout }) => {
+                    self.streams.open(Service::Lrs, stream, server, connect_timeout);
+                }
+                Action::Load(lrs::Action::Send(stream, message)) => self.streams.send(Service::Lrs, stream, message),
+                Action::Load(lrs::Action::Close(stream)) => self.streams.close(Service::Lrs, stream),
                 Action::Resolve(name) => self.resolve(name),
                 Action::StopResolving(name) => {
                     self.lookups.remove(&name);

@@ -27,8 +27,9 @@ use crate::driver::{Driver, QUEUE};
 use crate::events::EventSource;
 use crate::intern::Interner;
 use crate::ledger::Books;
+use crate::load_reports::Origin;
 use crate::subchannel::{Subchannel, Subchannels};
-use crate::telemetry::{ChannelObserver, Telemetry, XdsObserver};
+use crate::telemetry::{ChannelObserver, LbObserver, Telemetry, XdsObserver};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
 pub(crate) struct Hub {
@@ -159,17 +160,18 @@ impl Hub {
         let (news, connection_news) = mpsc::unbounded_channel();
         let (queries, asked) = mpsc::unbounded_channel();
         let (close, closed) = oneshot::channel();
+        let origin = Origin { scheme: plan.credentials.scheme(), authority: authority.clone() };
         let driver = Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
                 .with_warm_switching(plan.warm_switching),
             subchannels: Subchannels::new(
                 runtime.id(),
                 tls,
+                origin,
                 plan.connect,
                 Interner::of(&plan.bootstrap),
                 news,
-                plan.telemetry.clone(),
-                plan.target.canonical.clone(),
+                LbObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
             ),
             streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
             lookups: Default::default(),

@@ -34,6 +34,7 @@ mod http2;
 mod hub;
 mod intern;
 mod ledger;
+mod load_reports;
 mod random;
 mod request;
 mod subchannel;

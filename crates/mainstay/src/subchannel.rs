@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use hyper::client::conn::http2::SendRequest;
-use mainstay_lb::{Counter, Host, Observation, SubchannelId, SubchannelSpec};
+use mainstay_lb::{Counter, Host, LoadSink, Observation, SubchannelId, SubchannelSpec};
 use mainstay_xds::client::Intern;
 use tokio::runtime;
 use tokio::sync::mpsc;
@@ -15,8 +16,10 @@ use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User}
 use crate::http2::Tls;
 use crate::intern::Interner;
 use crate::ledger;
+use crate::load_reports::{self, Origin};
 use crate::request::RequestBody;
-use crate::telemetry::{LbObserver, SubchannelObserver, Telemetry};
+use crate::task::Task;
+use crate::telemetry::{LbObserver, SubchannelObserver};
 
 /// A handle of a connection to one address, as snapshots carry it.
 #[derive(Clone, Debug)]
@@ -29,16 +32,17 @@ pub(crate) struct Subchannels {
     settings: ConnectSettings,
     interner: Interner,
     news: mpsc::UnboundedSender<News>,
-    telemetry: Option<Telemetry>,
-    target: Arc<str>,
     observer: LbObserver,
     uses: BTreeMap<SubchannelId, Use>,
+    origin: Origin,
 }
 
 /// The use of a connection by one subchannel.
 struct Use {
     connection: Arc<Connection>,
     observer: SubchannelObserver,
+    /// The streams of load reports on it.
+    load_reports: Vec<Task>,
 }
 
 // === impl Subchannel ===
@@ -86,14 +90,13 @@ impl Subchannels {
     pub(crate) fn new(
         runtime: runtime::Id,
         tls: Option<Tls>,
+        origin: Origin,
         settings: ConnectSettings,
         interner: Interner,
         news: mpsc::UnboundedSender<News>,
-        telemetry: Option<Telemetry>,
-        target: Arc<str>,
+        observer: LbObserver,
     ) -> Self {
-        let (observer, uses) = (LbObserver::new(telemetry.as_ref(), &target), BTreeMap::new());
-        Self { runtime, tls, settings, interner, news, telemetry, target, observer, uses }
+        Self { runtime, tls, settings, interner, news, observer, uses: BTreeMap::new(), origin }
     }
 
     /// Sees what happened to a connection in use.
@@ -121,9 +124,8 @@ impl Host for Subchannels {
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Subchannel {
         let (runtime, address, tls, settings) = (self.runtime, spec.address, self.tls.clone(), self.settings);
         let connection = Connection::join(ConnectionSpec { runtime, address, tls, settings }, self.user(id));
-        let (telemetry, secure) = (self.telemetry.as_ref(), self.tls.is_some());
-        let observer = SubchannelObserver::new(telemetry, &self.target, &spec.origin, secure);
-        self.uses.insert(id, Use { connection: connection.clone(), observer });
+        let observer = self.observer.subchannel(&spec.origin, self.tls.is_some());
+        self.uses.insert(id, Use { connection: connection.clone(), observer, load_reports: Vec::new() });
         Subchannel(connection)
     }
 
@@ -133,9 +135,18 @@ impl Host for Subchannels {
         }
     }
 
+    fn watch_load(&mut self, id: SubchannelId, period: Duration, sink: LoadSink) {
+        if let Some(Use { connection, load_reports: tasks, .. }) = self.uses.get_mut(&id) {
+            tasks.retain(|task| !task.is_finished());
+            let (origin, connection) = (self.origin.clone(), connection.clone());
+            tasks.push(Task::spawn(load_reports::collect(origin, connection, period, sink)));
+        }
+    }
+
     fn release(&mut self, id: SubchannelId) {
-        if let Some(used) = self.uses.remove(&id) {
-            used.connection.leave(&self.user(id));
+        if let Some(Use { connection, load_reports, .. }) = self.uses.remove(&id) {
+            drop(load_reports); // Or the connection would never be done.
+            connection.leave(&self.user(id));
         }
     }
 

@@ -10,6 +10,11 @@ impl Task {
     pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(future))
     }
+
+    /// Whether it has ended by itself.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
 }
 
 impl Drop for Task {

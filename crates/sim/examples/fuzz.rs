@@ -1,18 +1,17 @@
-//! A simple fuzzer for those without a nightly compiler: `fuzz SECONDS [TARGET]` changes inputs of the corpus at random.
+//! A simple fuzzer for those without a nightly compiler: `fuzz INPUTS [TARGET]` changes inputs of the corpus at random.
 //! It does not know what code an input reaches; `cargo fuzz` does. An input that breaks something is written to
 //! `fuzz/artifacts`.
 
 use std::error::Error;
 use std::panic::catch_unwind;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use mainstay_sim::{Seeded, fuzz};
 use mainstay_xds::Choose;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let seconds = args.next().ok_or("expected: fuzz SECONDS [TARGET]")?.parse()?;
+    let inputs: u64 = args.next().ok_or("expected: fuzz INPUTS [TARGET]")?.parse()?;
     let wanted = args.next();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     for (name, run) in fuzz::TARGETS {
@@ -22,16 +21,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         let files = std::fs::read_dir(root.join("corpus").join(name))?;
         let corpus = files.map(|file| std::fs::read(file?.path())).collect::<Result<Vec<_>, _>>()?;
         let mut dice = Seeded::new(std::process::id().into());
-        let (begin, mut inputs) = (Instant::now(), 0u64);
-        while begin.elapsed() < Duration::from_secs(seconds) {
+        for count in 0..inputs {
             let input = change(&corpus, &mut dice);
             if catch_unwind(|| run(&input)).is_err() {
-                let artifact = root.join("artifacts").join(format!("{name}-{inputs}"));
+                let artifact = root.join("artifacts").join(format!("{name}-{count}"));
                 std::fs::create_dir_all(root.join("artifacts"))?;
                 std::fs::write(&artifact, &input)?;
                 return Err(format!("{name}: see {}", artifact.display()).into());
             }
-            inputs += 1;
         }
         println!("{name}: {inputs} inputs, nothing broken");
     }

@@ -699,6 +699,7 @@ impl World {
                     self.links.insert(stream, link);
                 }
             }
+            Action::Load(_) => {} // No control plane of this world wants load reports.
             Action::Resolve(name) => {
                 self.note(|_| format!("  > resolve {name}"));
                 self.lookups.insert(name);

@@ -13,7 +13,9 @@ pub mod bootstrap;
 pub mod client;
 pub mod deps;
 pub mod invalid;
+pub mod lrs;
 pub mod name;
+pub mod orca;
 pub mod resource;
 
 mod backoff;

@@ -127,7 +127,7 @@ mod tests {
             memory: (0..100).map(memory).collect(),
             files: (0..100).map(files).collect(),
         };
-        let steady = meter(|n| (50 << 20) + (n % 7 << 18), |n| 30 + n % 5);
+        let steady = meter(|n| (50 << 20) + ((n % 7) << 18), |n| 30 + n % 5);
         assert!(steady.growth().is_some_and(|growth| growth.is_flat()));
         let leak = meter(|n| (50 << 20) + (n << 18), |_| 30);
         assert!(leak.growth().is_some_and(|growth| !growth.is_flat()));

@@ -4,9 +4,13 @@ use std::{fs, path::Path};
 
 use envoy_types::pb::{
     envoy::{
-        config::core::v3::Node,
-        service::discovery::v3::{
-            DiscoveryRequest, aggregated_discovery_service_client::AggregatedDiscoveryServiceClient,
+        config::{
+            core::v3::{Locality, Node},
+            endpoint::v3::{ClusterStats, UpstreamLocalityStats, cluster_stats::DroppedRequests},
+        },
+        service::{
+            discovery::v3::{DiscoveryRequest, aggregated_discovery_service_client::AggregatedDiscoveryServiceClient},
+            load_stats::v3::{LoadStatsRequest, load_reporting_service_client::LoadReportingServiceClient},
         },
     },
     google::rpc::Status,
@@ -87,6 +91,52 @@ async fn a_client_that_rejects_is_told_with_its_reason() {
 
     drop((requests, responses));
     assert_eq!(serve.line(), "node n1 left");
+    serve.signal("INT");
+    assert_eq!(serve.end().0, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn load_is_printed_where_it_was_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), &[cluster("a")]);
+    let flags = ["serve", path(directory.path()), "--listen", "127.0.0.1:0", "--print-load"];
+    let mut serve = Running::start(&flags);
+    let first = serve.line();
+    let address = first.rsplit_once(" on ").unwrap().1.trim_end_matches(", 1 resource");
+    assert_eq!(serve.line(), "  + CDS  a");
+
+    let mut client = LoadReportingServiceClient::connect(format!("http://{address}")).await.unwrap();
+    let (requests, stream) = mpsc::channel(1);
+    let node = Some(Node { id: "n1".to_owned(), ..Node::default() });
+    requests.send(LoadStatsRequest { node, ..LoadStatsRequest::default() }).await.unwrap();
+    let mut responses = client.stream_load_stats(ReceiverStream::new(stream)).await.unwrap().into_inner();
+    let wanted = responses.message().await.unwrap().unwrap();
+    assert!(wanted.send_all_clusters && wanted.load_reporting_interval.is_some());
+
+    let locality = Some(Locality { region: "r".to_owned(), zone: "z".to_owned(), ..Locality::default() });
+    let stats = UpstreamLocalityStats {
+        locality,
+        total_issued_requests: 5,
+        total_successful_requests: 3,
+        total_error_requests: 1,
+        total_requests_in_progress: 1,
+        ..UpstreamLocalityStats::default()
+    };
+    let stats = ClusterStats {
+        cluster_name: "a".to_owned(),
+        upstream_locality_stats: vec![stats],
+        total_dropped_requests: 2,
+        dropped_requests: vec![DroppedRequests { category: "lb".to_owned(), dropped_count: 2 }],
+        ..ClusterStats::default()
+    };
+    requests.send(LoadStatsRequest { node: None, cluster_stats: vec![stats] }).await.unwrap();
+    assert_eq!(
+        [serve.line(), serve.line()],
+        [
+            "load of node n1, cluster a, locality \"r/z\": 5 sent, 3 succeeded, 1 failed, 1 under way",
+            "load of node n1, cluster a: 2 dropped (2 lb)"
+        ]
+    );
     serve.signal("INT");
     assert_eq!(serve.end().0, 0);
 }

@@ -51,23 +51,30 @@ fn interleave(specs: Vec<Arc<SubchannelSpec>>) -> Vec<Arc<SubchannelSpec>> {
 ///
 /// Sorting by `u^(1/weight)` is the same as by `ln(u) / weight`.
 pub(crate) fn shuffle<'a>(config: &'a PriorityConfig, choose: &mut dyn Choose) -> Vec<Placed<'a>> {
-    let localities: u64 = config.localities.iter().map(|l| u64::from(l.weight)).sum();
-    let mut keyed = Vec::new();
-    for locality in &config.localities {
-        let sum: u64 = locality.endpoints().map(|e| u64::from(e.weight)).sum();
-        for endpoint in locality.endpoints() {
-            let weight = share(locality.weight, localities) * share(endpoint.weight, sum);
-            let u = (choose.choose(DRAWS) + 1) as f64 / (DRAWS + 1) as f64;
-            keyed.push((u.ln() / weight, endpoint));
-        }
-    }
+    let key = |(weight, endpoint)| {
+        let u = (choose.choose(DRAWS) + 1) as f64 / (DRAWS + 1) as f64;
+        (u.ln() / f64::from(weight), endpoint)
+    };
+    let mut keyed: Vec<_> = weights(config).zip(config.endpoints()).map(key).collect();
     keyed.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     keyed.into_iter().map(|(_, endpoint)| endpoint).collect()
 }
 
-/// A part of a whole, in `0..=1`, never zero.
-fn share(part: u32, whole: u64) -> f64 {
-    f64::from(part.max(1)) / whole.max(1) as f64
+/// The weight of each endpoint in its priority, in the order of [`PriorityConfig::endpoints`]: its share in its
+/// locality times the share of that, in units of 2^-31, and never zero (A113, L-60).
+pub(crate) fn weights(config: &PriorityConfig) -> impl Iterator<Item = u32> {
+    let localities: u64 = config.localities.iter().map(|locality| u64::from(locality.weight)).sum();
+    config.localities.iter().flat_map(move |locality| {
+        let sum: u64 = locality.endpoints().map(|endpoint| u64::from(endpoint.weight)).sum();
+        let of_locality = share(locality.weight, localities);
+        let weight = move |endpoint: Placed<'_>| (of_locality * share(endpoint.weight, sum)) >> 31;
+        locality.endpoints().map(weight).map(|weight| u32::try_from(weight).unwrap_or(u32::MAX).max(1))
+    })
+}
+
+/// A part of a whole in units of 2^-31, at most one.
+fn share(part: u32, whole: u64) -> u64 {
+    ((u64::from(part) << 31) / whole.max(1)).min(1 << 31)
 }
 
 impl AddressSet {
@@ -93,9 +100,25 @@ const DRAWS: u64 = 1 << 32;
 
 #[cfg(test)]
 mod tests {
-    use mainstay_xds::resource::endpoint::{Addresses, HealthStatus};
+    use mainstay_xds::resource::endpoint::{Addresses, EndpointCollection, HealthStatus, Locality};
+    use mainstay_xds::resource::lb_policy::LbPolicy;
 
+    use super::super::LocalityConfig;
     use super::*;
+
+    #[test]
+    fn a_weight_is_the_share_in_the_locality_times_the_share_of_that() {
+        const ONE: u32 = 1 << 31;
+        assert_eq!(weights_of(&[(1, &[1])]), [ONE], "L-60");
+        assert_eq!(weights_of(&[(1, &[1, 3]), (3, &[5])]), [ONE / 16, ONE / 16 * 3, ONE / 4 * 3], "L-60: A113");
+        assert_eq!(weights_of(&[(7, &[100]), (7, &[1])]), [ONE / 2; 2], "L-60: normalized within each locality");
+    }
+
+    #[test]
+    fn no_weight_is_too_small_to_count() {
+        let weights = weights_of(&[(1, &[1, u32::MAX - 1]), (u32::MAX - 1, &[1])]);
+        assert_eq!(weights[0], 1, "L-60: InvalidWeightsClamped");
+    }
 
     #[test]
     fn families_alternate_and_duplicates_go() {
@@ -109,6 +132,21 @@ mod tests {
         let origin = Arc::default();
         let placed = endpoints.iter().map(|endpoint| Placed { endpoint, origin: &origin });
         flatten(placed).iter().map(|spec| spec.address.to_string()).collect()
+    }
+
+    fn weights_of(localities: &[(u32, &[u32])]) -> Vec<u32> {
+        let locality = |(weight, endpoints): &(u32, &[u32])| {
+            let weighted = |weight: &u32| Endpoint { weight: *weight, ..endpoint("1.0.0.1:1") };
+            let endpoints = Arc::new(EndpointCollection { endpoints: endpoints.iter().map(weighted).collect() });
+            LocalityConfig {
+                locality: Arc::new(Locality::default()),
+                origin: Arc::default(),
+                weight: *weight,
+                endpoints,
+            }
+        };
+        let localities = localities.iter().map(locality).collect();
+        weights(&PriorityConfig { lb_policy: LbPolicy::RoundRobin, localities, counted: false }).collect()
     }
 
     fn endpoint(text: &str) -> Endpoint {

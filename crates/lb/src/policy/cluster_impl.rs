@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mainstay_xds::deps::{ClusterChildren, ClusterConfig, JoinedLocality, ResolvedEndpoints};
+use mainstay_xds::lrs::{ClusterLoad, Forwarded};
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::resource::endpoint::{DropCategory, EndpointCollection, EndpointSource, Priority as EdsPriority};
 
@@ -23,6 +24,8 @@ pub(crate) struct ClusterImpl {
     eds_service: Arc<str>,
     counter: Arc<Counter>,
     drops: Arc<[DropCategory]>,
+    /// Where its RPCs are counted, if its server wants load reports (C-67).
+    load: Option<Arc<ClusterLoad>>,
     names: ChildNames,
     child: OverrideHost,
 }
@@ -33,10 +36,12 @@ impl Policy for ClusterImpl {
     fn new(cx: &mut Cx<'_>, LeafCluster { config, sessions }: &LeafCluster) -> Self {
         let mut names = ChildNames::default();
         let children = children(config, &mut names);
-        let child = OverrideHost::new(cx, &config.cluster, *sessions, children);
         let eds_service = eds_service(config);
+        let drops = drops(config);
+        let load = load(cx, config, &eds_service, &drops, &children);
+        let child = OverrideHost::new(cx, &config.cluster, *sessions, children);
         let counter = (cx.breakers)(&config.name, &eds_service);
-        Self { config: Arc::clone(config), eds_service, counter, drops: drops(config), names, child }
+        Self { config: Arc::clone(config), eds_service, counter, drops, load, names, child }
     }
 
     fn update(&mut self, cx: &mut Cx<'_>, LeafCluster { config, sessions }: &LeafCluster) {
@@ -48,6 +53,10 @@ impl Policy for ClusterImpl {
         self.config = Arc::clone(config);
         self.drops = drops(config);
         let children = children(config, &mut self.names);
+        if self.load.take().is_some() {
+            cx.loads.release();
+        }
+        self.load = load(cx, config, &self.eds_service, &self.drops, &children);
         self.child.update(cx, &config.cluster, *sessions, children);
     }
 
@@ -56,6 +65,9 @@ impl Policy for ClusterImpl {
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
+        if self.load.take().is_some() {
+            cx.loads.release();
+        }
         self.child.shut_down(cx);
     }
 
@@ -72,6 +84,7 @@ impl Policy for ClusterImpl {
             drops: Arc::clone(&self.drops),
             max_requests: self.config.cluster.max_requests,
             counter: Arc::clone(&self.counter),
+            load: self.load.clone(),
             child: self.child.picker(pool, handles),
         }))
     }
@@ -96,6 +109,26 @@ fn children(config: &ClusterConfig, names: &mut ChildNames) -> Vec<ChildConfig<P
         ignore_reresolution,
     };
     numbers.into_iter().zip(priorities).map(child).collect()
+}
+
+/// Where the RPCs of a cluster are counted; nowhere unless its server wants to know (C-67).
+fn load(
+    cx: &mut Cx<'_>,
+    config: &ClusterConfig,
+    eds_service: &Arc<str>,
+    drops: &[DropCategory],
+    children: &[ChildConfig<PriorityConfig>],
+) -> Option<Arc<ClusterLoad>> {
+    let server = config.cluster.lrs_server.as_ref()?;
+    let localities = children.iter().flat_map(|child| &child.config.localities);
+    let endpoints = localities.flat_map(|locality| {
+        let addresses = locality.endpoints.endpoints.iter().flat_map(|endpoint| endpoint.addresses.as_slice());
+        addresses.map(|address| (&locality.locality, *address))
+    });
+    let categories = drops.iter().map(|drop| drop.category.as_str());
+    let forwarded = Forwarded::new(&config.cluster.lrs_report_endpoint_metrics);
+    let load = cx.loads.cluster(cx.now, server, &config.name, eds_service, categories, endpoints, forwarded);
+    Some(Arc::new(load))
 }
 
 /// The localities of each priority with the endpoints they really have.

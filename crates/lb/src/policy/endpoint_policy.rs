@@ -2,9 +2,13 @@
 
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
+use super::least_request::LeastRequest;
 use super::pick_first::PickFirstPolicy;
+use super::random_subsetting::RandomSubsetting;
+use super::ring_hash::RingHash;
 use super::round_robin::RoundRobin;
 use super::switch::{Kind, Switch};
+use super::weighted_round_robin::WeightedRoundRobin;
 use super::weighted_target::WeightedTarget;
 use super::{Cx, Event, Policy, PriorityConfig, State};
 use crate::picker::Picker;
@@ -83,5 +87,9 @@ macro_rules! endpoint_kinds {
 endpoint_kinds! {
     WrrLocality(WeightedTarget) for LbPolicy::WrrLocality(_),
     PickFirst(PickFirstPolicy) for LbPolicy::PickFirst { .. },
+    RingHash(RingHash) for LbPolicy::RingHash(_),
+    LeastRequest(LeastRequest) for LbPolicy::LeastRequest { .. },
+    WeightedRoundRobin(WeightedRoundRobin) for LbPolicy::WeightedRoundRobin(_),
+    RandomSubsetting(RandomSubsetting) for LbPolicy::RandomSubsetting { .. },
     RoundRobin(RoundRobin) for LbPolicy::RoundRobin | _,
 }

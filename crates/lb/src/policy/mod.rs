@@ -18,6 +18,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use mainstay_xds::deps::ClusterConfig;
+use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::endpoint::{Endpoint, EndpointCollection, HealthStatus, Locality};
 use mainstay_xds::resource::lb_policy::LbPolicy;
 use mainstay_xds::{Choose, Time};
@@ -34,13 +35,17 @@ pub(crate) mod cds;
 mod child_names;
 mod cluster_impl;
 mod endpoint_policy;
+mod least_request;
 mod outlier_detection;
 pub(crate) mod override_host;
 mod pick_first;
 mod priority;
+mod random_subsetting;
+mod ring_hash;
 mod roster;
 mod round_robin;
 mod switch;
+mod weighted_round_robin;
 mod weighted_target;
 
 /// State of a subchannel or of a policy.
@@ -64,6 +69,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) timers: &'a mut Timers,
     /// Finds the counter of {cluster, EDS service name}.
     pub(crate) breakers: &'a mut dyn FnMut(&str, &str) -> Arc<Counter>,
+    /// Where RPCs are counted for load reports.
+    pub(crate) loads: &'a mut LoadStore,
     pub(crate) last_policy: &'a mut u64,
     /// Where endpoints join, if their RPCs are counted (A50).
     pub(crate) health: Option<Health>,

@@ -1,4 +1,5 @@
-//! Graceful switch: another kind of policy takes over when it is ready, or the old one is not (L-47).
+//! Graceful switch: another kind of policy takes over when it is ready, or waits for RPCs to connect, or the old one is
+//! not ready (L-47).
 
 use super::{Cx, Event, Policy, State};
 use crate::picker::Picker;
@@ -68,7 +69,8 @@ impl<K: Kind> Policy for Switch<K> {
 impl<K: Kind> Switch<K> {
     fn settle(&mut self, cx: &mut Cx<'_>) {
         let old_serves = self.current.state() == State::Ready;
-        if let Some(next) = self.next.take_if(|next| next.state() == State::Ready || !old_serves) {
+        let can_serve = |next: &mut K| matches!(next.state(), State::Ready | State::Idle);
+        if let Some(next) = self.next.take_if(|next| can_serve(next) || !old_serves) {
             std::mem::replace(&mut self.current, next).shut_down(cx);
         }
     }

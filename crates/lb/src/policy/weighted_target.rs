@@ -58,7 +58,7 @@ impl Policy for WeightedTarget {
                         target.config = config;
                     }
                     target.weight = locality.weight;
-                    target.note_state();
+                    target.settle(cx);
                     target
                 }
                 None => Target::new(cx, locality.weight, config),
@@ -74,10 +74,7 @@ impl Policy for WeightedTarget {
         let found = self.targets.values_mut().find_map(|target| target.policy.handle(cx, event).then_some(target));
         match found {
             Some(target) => {
-                if target.policy.state() == State::Idle {
-                    target.policy.exit_idle(cx); // L-100
-                }
-                target.note_state();
+                target.settle(cx);
                 true
             }
             None => false,
@@ -128,11 +125,15 @@ impl Target {
     fn new(cx: &mut Cx<'_>, weight: u32, config: PriorityConfig) -> Self {
         let policy = EndpointPolicy::new(cx, &config);
         let mut target = Self { weight, config, policy, failing: false };
-        target.note_state();
+        target.settle(cx);
         target
     }
 
-    fn note_state(&mut self) {
+    /// Keeps the policy from idling (L-100), and notes its state.
+    fn settle(&mut self, cx: &mut Cx<'_>) {
+        if self.policy.state() == State::Idle {
+            self.policy.exit_idle(cx);
+        }
         match self.policy.state() {
             State::Ready => self.failing = false,
             State::TransientFailure => self.failing = true,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mainstay_xds::deps::ClusterConfig;
 use mainstay_xds::resource::cluster::{FailurePercentageEjection, OutlierDetection};
-use mainstay_xds::resource::lb_policy::LbPolicy;
+use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig, Weighing, WeightedRoundRobinConfig};
 use proptest::prelude::*;
 
 use crate::testbed::{World, aggregate, config, dns, edit_cluster, eds, routed, with_policy, with_sessions};
@@ -90,6 +90,10 @@ fn configurations() -> Vec<Vec<ClusterConfig>> {
         vec![eds("c", "")],
         vec![with_policy(dns("c", "a=1,2+3"), LbPolicy::PickFirst { shuffle: true })],
         vec![with_policy(eds("c", "a=1 b=2|c=3"), LbPolicy::RoundRobin)],
+        vec![with_policy(eds("c", "a=1,2 b=3+5|c=4"), ring_hash())],
+        vec![with_policy(eds("c", "a=1,2 b=3|c=4"), LbPolicy::WrrLocality(Box::new(ring_hash())))],
+        vec![with_policy(eds("c", "a=1,2 b=3|c=4,5"), LbPolicy::LeastRequest { choices: 2 })],
+        vec![with_policy(dns("c", "a=1,2,3,4,5"), subset())],
         vec![aggregate("c", &["x", "y"]), eds("x", "a=1|b=2"), dns("y", "a=3,4")],
         vec![aggregate("c", &["y", "x"]), eds("x", "a=1|b=2"), dns("y", "a=5")],
     ]
@@ -109,4 +113,20 @@ fn detecting(cluster: ClusterConfig) -> ClusterConfig {
             failure_percentage: Some(failure_percentage),
         });
     })
+}
+
+fn ring_hash() -> LbPolicy {
+    LbPolicy::RingHash(RingHashConfig { min_ring_size: 16, max_ring_size: 32, request_hash_header: None })
+}
+
+/// Of weighted_round_robin.
+fn subset() -> LbPolicy {
+    let config = WeightedRoundRobinConfig {
+        oob_reporting_period: Some(Duration::from_secs(1)),
+        blackout_period: Duration::ZERO,
+        weight_expiration_period: Duration::from_secs(180),
+        weight_update_period: Duration::from_secs(10),
+        weighing: Weighing::default(),
+    };
+    LbPolicy::RandomSubsetting { size: 3, child: Box::new(LbPolicy::WeightedRoundRobin(Box::new(config))) }
 }

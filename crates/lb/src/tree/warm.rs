@@ -94,7 +94,8 @@ impl<S: Subchannel> Tree<S> {
     }
 
     fn is_cold(&self, name: &str) -> bool {
-        matches!(self.cluster_state(name), Some(State::Idle | State::Connecting))
+        // One that is idle stays so until an RPC comes.
+        self.cluster_state(name) == Some(State::Connecting)
     }
 
     fn cluster_state(&self, name: &str) -> Option<State> {

@@ -34,10 +34,6 @@ pub(crate) struct CallObserver;
 pub(crate) struct SentObserver;
 
 impl SubchannelObserver {
-    pub(crate) fn new(_: Option<&Telemetry>, _: &Arc<str>, _: &Origin, _secure: bool) -> Self {
-        Self
-    }
-
     pub(crate) fn note(&mut self, _: &Connectivity, _lost: Option<Disconnect>) {}
 }
 
@@ -54,6 +50,10 @@ impl XdsObserver {
 impl LbObserver {
     pub(crate) fn new(_: Option<&Telemetry>, _: &Arc<str>) -> Self {
         Self
+    }
+
+    pub(crate) fn subchannel(&self, _: &Origin, _secure: bool) -> SubchannelObserver {
+        SubchannelObserver
     }
 
     pub(crate) fn note(&self, _: &Observation) {}

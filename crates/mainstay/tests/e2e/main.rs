@@ -1,5 +1,6 @@
 //! Mainstay end to end: real control planes, real backends, real sockets. One binary, so that it links once.
 
+mod balance;
 mod channel;
 mod channelz;
 mod common;
@@ -9,6 +10,7 @@ mod csds;
 mod fallback;
 mod fault_injection;
 mod faulty_network;
+mod load_reports;
 mod logical_dns;
 mod outlier_detection;
 mod proxy;

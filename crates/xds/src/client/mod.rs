@@ -49,6 +49,7 @@ use cache::Cache;
 use notify::{Told, Watch};
 use server::{Server, ServerId};
 use timers::Timers;
+pub(crate) use wire::encode_node;
 
 /// One watch. Ids are never used twice by one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -262,6 +263,8 @@ pub struct ClientSettings {
     pub backoff_base: Duration,
     /// Longest pause between attempts, before jitter.
     pub backoff_max: Duration,
+    /// Least time between two load reports, whatever a server asks for (C-73).
+    pub min_load_report_interval: Duration,
 }
 
 impl Default for ClientSettings {
@@ -276,6 +279,7 @@ impl Default for ClientSettings {
             silent_stream_timeout: None,
             backoff_base: Duration::from_secs(1),
             backoff_max: Duration::from_secs(120),
+            min_load_report_interval: Duration::from_secs(1),
         }
     }
 }

@@ -122,7 +122,7 @@ struct DiscoveryRequest {
 }
 
 /// The bytes of a node, with its metadata in order.
-fn encode_node(mut node: core::Node) -> Vec<u8> {
+pub(crate) fn encode_node(mut node: core::Node) -> Vec<u8> {
     let metadata = node.metadata.take().map(Fields::from);
     let mut bytes = node.encode_to_vec();
     // Fields of a message may come in any order.

@@ -6,11 +6,20 @@ use envoy_types::pb::envoy::config::cluster::v3 as pb;
 use envoy_types::pb::envoy::extensions::load_balancing_policies as pb_policies;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Any, Struct, Value};
-use pb::cluster::LbPolicy as LegacyPolicy;
+use pb::cluster::{LbConfig, LbPolicy as LegacyPolicy};
 use prost::Message;
 
 use super::fields;
 use crate::invalid::Faults;
+
+mod json;
+mod least_request;
+mod random_subsetting;
+mod ring_hash;
+mod weighted_round_robin;
+
+pub use ring_hash::RingHashConfig;
+pub use weighted_round_robin::{Metric, Penalty, Weighing, WeightedRoundRobinConfig};
 
 /// A load-balancing policy and its config.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +29,22 @@ pub enum LbPolicy {
     WrrLocality(Box<LbPolicy>),
     /// `round_robin`: each ready endpoint in turn.
     RoundRobin,
+    /// `ring_hash`: requests with the same hash to the same endpoint.
+    RingHash(RingHashConfig),
+    /// `least_request`: of some ready endpoints, the one with the fewest requests under way.
+    LeastRequest {
+        /// How many are compared, 2 to 10.
+        choices: u8,
+    },
+    /// `weighted_round_robin`: each ready endpoint as often as the load that it reports allows.
+    WeightedRoundRobin(Box<WeightedRoundRobinConfig>),
+    /// `random_subsetting`: the child among some endpoints.
+    RandomSubsetting {
+        /// How many; never zero.
+        size: u32,
+        /// What happens among them.
+        child: Box<LbPolicy>,
+    },
     /// `pick_first`: the first endpoint that answers.
     PickFirst {
         /// Shuffle the endpoints first (A62).
@@ -33,6 +58,10 @@ impl fmt::Display for LbPolicy {
         match self {
             Self::WrrLocality(child) => write!(f, "wrr_locality of {child}"),
             Self::RoundRobin => f.write_str("round_robin"),
+            Self::RingHash(_) => f.write_str("ring_hash"),
+            Self::LeastRequest { choices } => write!(f, "least_request of {choices} choices"),
+            Self::WeightedRoundRobin(_) => f.write_str("weighted_round_robin"),
+            Self::RandomSubsetting { size, child } => write!(f, "random_subsetting to {size} of {child}"),
             Self::PickFirst { shuffle: false } => f.write_str("pick_first"),
             Self::PickFirst { shuffle: true } => f.write_str("pick_first of shuffled endpoints"),
         }
@@ -71,6 +100,10 @@ const POLICIES: &[PolicyType] = &[
         from_message: pick_first,
         from_json: pick_first_json,
     },
+    ring_hash::POLICY,
+    least_request::POLICY,
+    weighted_round_robin::POLICY,
+    random_subsetting::POLICY,
 ];
 
 impl LbPolicy {
@@ -79,7 +112,7 @@ impl LbPolicy {
         match &pb.load_balancing_policy {
             // the old fields do not count beside the new one.
             Some(policy) => faults.field("load_balancing_policy", |f| Self::parse_list(policy, Depth::TOP, f)),
-            None => faults.field("lb_policy", |f| Self::parse_legacy(pb.lb_policy, f)),
+            None => Self::parse_legacy(pb, faults),
         }
     }
 
@@ -88,16 +121,30 @@ impl LbPolicy {
         Self::WrrLocality(Box::new(Self::RoundRobin))
     }
 
-    /// The old enum; `faults` is at it.
-    fn parse_legacy(pb: i32, faults: &mut Faults) -> Option<Self> {
-        match LegacyPolicy::try_from(pb) {
-            Ok(LegacyPolicy::RoundRobin) => Some(Self::default_for_cluster()),
-            Ok(other) => {
-                faults.add(format!("{} is not supported: expected ROUND_ROBIN", other.as_str_name()));
+    /// The old enum and its configs; `faults` is at the Cluster.
+    fn parse_legacy(pb: &pb::Cluster, faults: &mut Faults) -> Option<Self> {
+        let expected = "expected ROUND_ROBIN, RING_HASH or LEAST_REQUEST";
+        match (LegacyPolicy::try_from(pb.lb_policy), &pb.lb_config) {
+            (Ok(LegacyPolicy::RoundRobin), _) => Some(Self::default_for_cluster()),
+            (Ok(LegacyPolicy::RingHash), Some(LbConfig::RingHashLbConfig(config))) => {
+                faults.field("ring_hash_lb_config", |f| ring_hash::from_legacy(config, f))
+            }
+            (Ok(LegacyPolicy::RingHash), _) => ring_hash::from_legacy(&Default::default(), faults),
+            (Ok(LegacyPolicy::LeastRequest), Some(LbConfig::LeastRequestLbConfig(config))) => {
+                let child = faults.field("least_request_lb_config", |f| least_request::from_legacy(config, f))?;
+                Some(Self::WrrLocality(Box::new(child)))
+            }
+            (Ok(LegacyPolicy::LeastRequest), _) => {
+                let child = least_request::from_legacy(&Default::default(), faults)?;
+                Some(Self::WrrLocality(Box::new(child)))
+            }
+            (Ok(other), _) => {
+                let fault = format!("{} is not supported: {expected}", other.as_str_name());
+                faults.field("lb_policy", |f| f.add(fault));
                 None
             }
-            Err(_) => {
-                faults.add(format!("unknown value {pb}: expected ROUND_ROBIN"));
+            (Err(_), _) => {
+                faults.field("lb_policy", |f| f.add(format!("unknown value {}: {expected}", pb.lb_policy)));
                 None
             }
         }
@@ -246,7 +293,7 @@ fn wrr_locality(any: &Any, depth: Depth, faults: &mut Faults) -> Option<LbPolicy
 }
 
 fn wrr_locality_json(config: &Struct, depth: Depth, faults: &mut Faults) -> Option<LbPolicy> {
-    faults.field("childPolicy", |f| match json(config, "childPolicy") {
+    faults.field("childPolicy", |f| match json::field(config, "childPolicy") {
         Some(Kind::ListValue(list)) => {
             let depth = depth.deeper(f)?;
             LbPolicy::parse_json_list(&list.values, depth, f).map(|child| LbPolicy::WrrLocality(Box::new(child)))
@@ -269,18 +316,7 @@ fn pick_first(any: &Any, _: Depth, faults: &mut Faults) -> Option<LbPolicy> {
 }
 
 fn pick_first_json(config: &Struct, _: Depth, faults: &mut Faults) -> Option<LbPolicy> {
-    match json(config, "shuffleAddressList") {
-        None | Some(Kind::NullValue(_)) => Some(LbPolicy::PickFirst { shuffle: false }),
-        Some(Kind::BoolValue(shuffle)) => Some(LbPolicy::PickFirst { shuffle: *shuffle }),
-        Some(_) => {
-            faults.field("shuffleAddressList", |f| f.add("must be true or false"));
-            None
-        }
-    }
-}
-
-fn json<'a>(config: &'a Struct, key: &str) -> Option<&'a Kind> {
-    config.fields.get(key)?.kind.as_ref()
+    json::boolean(config, "shuffleAddressList", faults).map(|shuffle| LbPolicy::PickFirst { shuffle })
 }
 
 /// The only key of an object and its value, if that is an object too.

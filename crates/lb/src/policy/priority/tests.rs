@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use mainstay_xds::lrs::LoadStore;
+
 use super::*;
 use crate::SubchannelId;
 use crate::testbed::Script;
@@ -296,6 +298,7 @@ impl Bed {
             pool: &mut self.pool,
             timers: &mut self.timers,
             breakers: &mut |_, _| Arc::default(),
+            loads: &mut LoadStore::default(),
             last_policy: &mut self.last_policy,
             health: None,
             cluster: 0,

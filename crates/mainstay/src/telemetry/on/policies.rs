@@ -2,19 +2,28 @@
 
 use std::sync::Arc;
 
-use mainstay_lb::{DetectionMethod, Observation, UnenforcedReason};
+use mainstay_lb::{DetectionMethod, Observation, Origin, UnenforcedReason};
 use opentelemetry::KeyValue;
 
 use super::TARGET;
 use super::builder::{BACKEND_SERVICE, Telemetry};
+use super::subchannels::SubchannelObserver;
 
-/// Sees what the policies of a channel do.
+/// Sees what the policies of a channel do, and what becomes of its subchannels.
 pub(crate) struct LbObserver(Option<(Telemetry, Arc<str>)>);
 
 impl LbObserver {
     /// Of the channel to `target`.
     pub(crate) fn new(telemetry: Option<&Telemetry>, target: &Arc<str>) -> Self {
         Self(telemetry.map(|telemetry| (telemetry.clone(), target.clone())))
+    }
+
+    /// The observer of a new subchannel.
+    pub(crate) fn subchannel(&self, origin: &Origin, secure: bool) -> SubchannelObserver {
+        match &self.0 {
+            Some((telemetry, target)) => SubchannelObserver::new(telemetry, target, origin, secure),
+            None => SubchannelObserver::none(),
+        }
     }
 
     /// Counts what a policy did.

@@ -30,15 +30,19 @@ struct Observing {
 }
 
 impl SubchannelObserver {
-    /// Of an idle subchannel.
-    pub(crate) fn new(telemetry: Option<&Telemetry>, target: &Arc<str>, origin: &Origin, secure: bool) -> Self {
-        let telemetry = telemetry.filter(|telemetry| telemetry.instruments().of_subchannels());
-        Self(telemetry.map(|telemetry| {
+    /// Of an idle subchannel of the channel to `target`.
+    pub(super) fn new(telemetry: &Telemetry, target: &Arc<str>, origin: &Origin, secure: bool) -> Self {
+        Self(telemetry.instruments().of_subchannels().then(|| {
             let mut labels = vec![KeyValue::new(TARGET, target.clone())];
             origin_labels(telemetry.labels(), Some(origin), &mut labels);
             let (connecting, open) = (false, false);
             Box::new(Observing { telemetry: telemetry.clone(), labels, secure, connecting, open })
         }))
+    }
+
+    /// Of nobody.
+    pub(super) fn none() -> Self {
+        Self(None)
     }
 
     /// Counts what a new state means. `lost` says why it is not connected any more.

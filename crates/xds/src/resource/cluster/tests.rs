@@ -419,7 +419,7 @@ fn r2_one_error_names_every_fault() {
         &pb,
         &[
             "eds_cluster_config.eds_config: must be set to ads or self",
-            "lb_policy: MAGLEV is not supported: expected ROUND_ROBIN",
+            "lb_policy: MAGLEV is not supported: expected ROUND_ROBIN, RING_HASH or LEAST_REQUEST",
             "transport_socket.typed_config: must be set",
             "lrs_server: must be self",
         ],

@@ -1,0 +1,273 @@
+//! What endpoints report about their load (A51, L-107, L-109).
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use http::HeaderMap;
+use mainstay_xds::resource::lb_policy::{Metric, Weighing};
+use prost::Message;
+
+/// The weight that the reports of one endpoint give it. Any two are equal: what endpoints say is no part of the state
+/// of a policy before it has looked.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    weighing: Weighing,
+    /// Bits of an `f64`.
+    weight: AtomicU64,
+    /// How many reports there were that say anything.
+    count: AtomicU32,
+}
+
+/// Where the shell brings the reports that an endpoint sends on a stream of its own.
+#[derive(Clone, Debug)]
+pub struct LoadSink(Weak<Reports>);
+
+/// The parts of `xds.data.orca.v3.OrcaLoadReport` that are read.
+#[derive(Clone, PartialEq, Message)]
+struct OrcaLoadReport {
+    #[prost(double, tag = "1")]
+    cpu_utilization: f64,
+    #[prost(double, tag = "2")]
+    mem_utilization: f64,
+    #[prost(btree_map = "string, double", tag = "5")]
+    utilization: BTreeMap<String, f64>,
+    #[prost(double, tag = "6")]
+    rps_fractional: f64,
+    #[prost(double, tag = "7")]
+    eps: f64,
+    #[prost(btree_map = "string, double", tag = "8")]
+    named_metrics: BTreeMap<String, f64>,
+    #[prost(double, tag = "9")]
+    application_utilization: f64,
+}
+
+impl Reports {
+    pub(crate) fn new(weighing: &Weighing) -> Self {
+        Self { weighing: weighing.clone(), ..Self::default() }
+    }
+
+    /// Takes in the report that came with the answer to an RPC, if one did. What cannot be read is no report.
+    pub(crate) fn read_trailers(&self, trailers: &HeaderMap) {
+        if let Some(value) = trailers.get(TRAILER)
+            && let Some(bytes) = decode_base64(value.as_bytes())
+        {
+            self.read(&bytes);
+        }
+    }
+
+    /// How many reports there were, and the weight after the last.
+    pub(crate) fn latest(&self) -> (u32, f64) {
+        let count = self.count.load(Ordering::Acquire);
+        (count, f64::from_bits(self.weight.load(Ordering::Relaxed)))
+    }
+
+    fn read(&self, bytes: &[u8]) {
+        let Ok(report) = OrcaLoadReport::decode(bytes) else { return };
+        if let Some(weight) = weigh(&report, &self.weighing) {
+            self.weight.store(weight.to_bits(), Ordering::Relaxed);
+            self.count.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+impl LoadSink {
+    pub(crate) fn new(reports: &Arc<Reports>) -> Self {
+        Self(Arc::downgrade(reports))
+    }
+
+    /// Whether anyone still wants reports.
+    pub fn is_wanted(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// Takes in an encoded `OrcaLoadReport`.
+    pub fn report(&self, bytes: &[u8]) {
+        if let Some(reports) = self.0.upgrade() {
+            reports.read(bytes);
+        }
+    }
+}
+
+/// The weight of an endpoint with this report; none if the report does not say enough (L-107).
+fn weigh(report: &OrcaLoadReport, weighing: &Weighing) -> Option<f64> {
+    let qps = report.rps_fractional;
+    let mut utilization = utilization(report, &weighing.metrics);
+    if !(utilization > 0.0 && qps > 0.0) {
+        return None;
+    }
+    let penalty = report.eps / qps * f64::from(weighing.error_utilization_penalty.get());
+    if penalty > 0.0 {
+        utilization += penalty;
+    }
+    Some(qps / utilization).filter(|weight| weight.is_finite() && *weight > 0.0)
+}
+
+fn utilization(report: &OrcaLoadReport, metrics: &[Metric]) -> f64 {
+    let value = |metric: &Metric| match metric {
+        Metric::ApplicationUtilization => Some(report.application_utilization),
+        Metric::CpuUtilization => Some(report.cpu_utilization),
+        Metric::MemUtilization => Some(report.mem_utilization),
+        Metric::Named(key) => report.named_metrics.get(key).copied(),
+        Metric::Utilization(key) => report.utilization.get(key).copied(),
+    };
+    // NaN is not above zero.
+    let largest = metrics.iter().filter_map(value).filter(|value| *value > 0.0).max_by(f64::total_cmp);
+    match largest {
+        Some(largest) => largest,
+        None if report.application_utilization > 0.0 => report.application_utilization,
+        None => report.cpu_utilization,
+    }
+}
+
+/// Base64 with or without padding, as gRPC allows for binary headers; `None` if it is none, or absurdly long.
+fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+    if text.len() > MAX_REPORT {
+        return None;
+    }
+    BASE64.decode(text).ok()
+}
+
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_encode_padding(false)
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
+impl PartialEq for Reports {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Reports {}
+
+impl Hash for Reports {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl PartialEq for LoadSink {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for LoadSink {}
+
+impl Hash for LoadSink {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// The header that has the report of one RPC (A51).
+const TRAILER: &str = "endpoint-load-metrics-bin";
+
+/// Longest report that is read.
+const MAX_REPORT: usize = 64 << 10;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use base64::engine::general_purpose::STANDARD as STANDARD_PADDED;
+    use mainstay_xds::resource::lb_policy::Penalty;
+
+    use super::*;
+
+    #[test]
+    fn a_weight_is_requests_per_utilization() {
+        assert_eq!(weight(&[("qps", 100.0), ("app", 0.5)], &[]), Some(200.0), "L-107");
+        assert_eq!(weight(&[("qps", 100.0), ("cpu", 0.25)], &[]), Some(400.0), "L-107: else cpu");
+        assert_eq!(
+            weight(&[("qps", 100.0), ("app", 0.5), ("cpu", 0.25)], &[]),
+            Some(200.0),
+            "L-107: application first"
+        );
+        assert_eq!(weight(&[("qps", 100.0), ("app", 0.5), ("eps", 50.0)], &[]), Some(100.0), "L-107: penalty 1.0");
+    }
+
+    #[test]
+    fn a_report_that_says_too_little_is_none() {
+        assert_eq!(weight(&[("qps", 100.0)], &[]), None, "L-107: no utilization");
+        assert_eq!(weight(&[("cpu", 0.5)], &[]), None, "L-107: no qps");
+        for odd in [f64::NAN, f64::INFINITY, -1.0] {
+            assert_eq!(weight(&[("qps", odd), ("cpu", 0.5)], &[]).filter(|weight| !weight.is_finite()), None);
+            assert_eq!(weight(&[("qps", 1.0), ("cpu", odd)], &[]), None);
+        }
+        assert_eq!(weight(&[("qps", 10.0), ("cpu", 1.0), ("eps", -50.0)], &[]), Some(10.0), "no reward for errors");
+    }
+
+    #[test]
+    fn named_metrics_count_where_the_configuration_says_so() {
+        let report = [("qps", 100.0), ("app", 0.1), ("mem", 0.2), ("named.x", 0.4), ("util.x.y", 0.5)];
+        assert_eq!(weight(&report, &["named_metrics.x"]), Some(250.0), "L-107: A114");
+        assert_eq!(
+            weight(&report, &["named_metrics.x", "utilization.x.y", "mem_utilization"]),
+            Some(200.0),
+            "the largest"
+        );
+        assert_eq!(weight(&report, &["named_metrics.z", "utilization.x"]), Some(1000.0), "none there: as without");
+        let odd = [("qps", 100.0), ("app", 0.1), ("named.x", f64::NAN), ("named.y", -1.0), ("mem", 0.2)];
+        assert_eq!(weight(&odd, &["named_metrics.x", "named_metrics.y", "mem_utilization"]), Some(500.0), "A114");
+        assert_eq!(weight(&odd, &["named_metrics.x", "named_metrics.y"]), Some(1000.0), "A114");
+    }
+
+    #[test]
+    fn reports_come_in_trailers() {
+        let reports = Reports::new(&weighing(&[]));
+        let bytes = encode(&[("qps", 100.0), ("app", 0.5)]);
+        let read = |text: &str| {
+            let mut trailers = HeaderMap::new();
+            trailers.insert(TRAILER, text.parse().expect("a value"));
+            reports.read_trailers(&trailers);
+            reports.latest()
+        };
+        assert_eq!(read("!"), (0, 0.0));
+        assert_eq!(read("////"), (0, 0.0), "no protobuf");
+        assert_eq!(read(&base64(&bytes)), (1, 200.0), "L-109");
+        assert_eq!(read(&STANDARD_PADDED.encode(&bytes)), (2, 200.0), "padded or not");
+        assert_eq!(read(&"A".repeat(MAX_REPORT + 1)), (2, 200.0));
+        reports.read_trailers(&HeaderMap::new());
+        assert_eq!(reports.latest(), (2, 200.0));
+    }
+
+    fn weight(fields: &[(&str, f64)], metrics: &[&str]) -> Option<f64> {
+        weigh(&report(fields), &weighing(metrics))
+    }
+
+    fn weighing(metrics: &[&str]) -> Weighing {
+        let metrics = metrics.iter().filter_map(|name| Metric::parse(name)).collect();
+        Weighing { error_utilization_penalty: Penalty::new(1.0).expect("a penalty"), metrics }
+    }
+
+    fn report(fields: &[(&str, f64)]) -> OrcaLoadReport {
+        let mut report = OrcaLoadReport::default();
+        for (name, value) in fields {
+            match name.split_once('.') {
+                Some(("named", key)) => drop(report.named_metrics.insert(key.to_owned(), *value)),
+                Some((_, key)) => drop(report.utilization.insert(key.to_owned(), *value)),
+                None => match *name {
+                    "qps" => report.rps_fractional = *value,
+                    "eps" => report.eps = *value,
+                    "app" => report.application_utilization = *value,
+                    "mem" => report.mem_utilization = *value,
+                    _ => report.cpu_utilization = *value,
+                },
+            }
+        }
+        report
+    }
+
+    /// An encoded report.
+    pub(crate) fn encode(fields: &[(&str, f64)]) -> Vec<u8> {
+        report(fields).encode_to_vec()
+    }
+
+    /// Without padding, as gRPC sends it.
+    pub(crate) fn base64(bytes: &[u8]) -> String {
+        BASE64.encode(bytes)
+    }
+}

@@ -1,0 +1,48 @@
+//! The picker of least_request: of some endpoints, the one with the fewest RPCs under way (A48, L-105).
+
+use std::sync::Arc;
+
+use super::{Pick, PickArgs, Ready};
+use crate::breaker::Counter;
+use crate::listeners::Listeners;
+use crate::tree::Subchannel;
+
+/// Connections, each with the number of its RPCs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeastRequestPicker<S> {
+    endpoints: Box<[(Ready<S>, Arc<Counter>)]>,
+    choices: u8,
+}
+
+impl<S: Subchannel> LeastRequestPicker<S> {
+    pub(crate) fn new(endpoints: Box<[(Ready<S>, Arc<Counter>)]>, choices: u8) -> Self {
+        Self { endpoints, choices }
+    }
+
+    pub(super) fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
+        let count = self.endpoints.len();
+        let mut best: Option<(&Ready<S>, &Arc<Counter>, u32)> = None;
+        for _ in 0..self.choices {
+            // The same one may be drawn twice (A48).
+            let draw = if count > 1 { args.choose.choose(count as u64) as usize } else { 0 };
+            let Some((ready, counter)) = self.endpoints.get(draw) else { return Pick::lost() };
+            let under_way = counter.in_flight();
+            let is_better = best.is_none_or(|(_, _, least)| under_way < least); // The first of equals.
+            if is_better && ready.subchannel.is_ready() {
+                best = Some((ready, counter, under_way));
+            }
+            if count == 1 {
+                break;
+            }
+        }
+        // If all that were drawn have just died, any other will do.
+        let any = || self.endpoints.iter().find(|(ready, _)| ready.subchannel.is_ready());
+        match best
+            .map(|(ready, counter, _)| (ready, counter))
+            .or_else(|| any().map(|(ready, counter)| (ready, counter)))
+        {
+            Some((ready, counter)) => Pick::Send(ready, Listeners::default().with_request(counter.acquire())),
+            None => Pick::lost(),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The picker of weighted_round_robin: each connection as often as its weight says (A58, L-108).
+//!
+//! Static stride, as C-core has it: every round visits every connection, and one of weight w is taken in w of 65535
+//! rounds, evenly spread. One counter is all that changes, so RPCs never wait for each other.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Pick, Position, Ready};
+use crate::listeners::Listeners;
+use crate::orca::Reports;
+use crate::tree::Subchannel;
+
+/// Connections by weight.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StridePicker<S> {
+    endpoints: Box<[Reporting<S>]>,
+    /// One per connection; absent if all are equal.
+    strides: Option<Box<[u16]>>,
+    /// Goes on from picker to picker.
+    next: Arc<Position>,
+}
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Reporting<S> {
+    pub(crate) ready: Ready<S>,
+    /// Who reads its reports, if they come with RPCs.
+    pub(crate) reports: Option<Arc<Reports>>,
+}
+
+impl<S: Subchannel> StridePicker<S> {
+    pub(crate) fn new(endpoints: Box<[Reporting<S>]>, weights: &[Option<f64>], next: &Arc<Position>) -> Self {
+        Self { endpoints, strides: strides(weights), next: Arc::clone(next) }
+    }
+
+    pub(super) fn pick(&self) -> Pick<'_, S> {
+        if self.endpoints.is_empty() {
+            return Pick::lost();
+        }
+        let (before, after) = self.endpoints.split_at(self.place());
+        let mut from_place = after.iter().chain(before);
+        match from_place.find(|endpoint| endpoint.ready.subchannel.is_ready()) {
+            Some(Reporting { ready, reports }) => {
+                Pick::Send(ready, Listeners::default().with_reports(reports.as_ref()))
+            }
+            None => Pick::lost(),
+        }
+    }
+
+    /// Whose turn it is.
+    fn place(&self) -> usize {
+        let count = self.endpoints.len();
+        loop {
+            let turn = self.next.0.fetch_add(1, Ordering::Relaxed);
+            let place = turn % count;
+            let Some(stride) = self.strides.as_ref().and_then(|strides| strides.get(place)) else { return place };
+            // Apart by half a round, so that equal ones are not all taken in the same round.
+            let (round, stride) = ((turn / count) as u64, u64::from(*stride));
+            let at = (stride.wrapping_mul(round)).wrapping_add(HALF * place as u64) % MAX;
+            // The heaviest has MAX, so this ends within a round.
+            if at >= MAX - stride {
+                return place;
+            }
+        }
+    }
+}
+
+/// Weights in parts of the largest; none if fewer than two are known (L-108).
+fn strides(weights: &[Option<f64>]) -> Option<Box<[u16]>> {
+    let known = || weights.iter().copied().flatten();
+    let count = known().count();
+    if count < 2 {
+        return None;
+    }
+    let mean = known().sum::<f64>() / count as f64;
+    // One that is far above all others would make every pick a search for it.
+    let largest = known().fold(0.0, f64::max).min(mean * MAX_RATIO);
+    let scale = MAX as f64 / largest;
+    let least = (mean * scale * MIN_RATIO).ceil().max(1.0);
+    let stride = |weight: &Option<f64>| (weight.unwrap_or(mean) * scale).round().clamp(least, MAX as f64) as u16;
+    Some(weights.iter().map(stride).collect())
+}
+
+const MAX: u64 = u16::MAX as u64;
+const HALF: u64 = MAX / 2;
+const MAX_RATIO: f64 = 10.0;
+const MIN_RATIO: f64 = 0.01;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_weight_is_the_measure() {
+        assert_eq!(of(&[Some(1.0), Some(2.0)]).as_deref(), Some(&[32768, 65535][..]));
+        assert_eq!(of(&[Some(3.0), Some(3.0), Some(3.0)]).as_deref(), Some(&[65535; 3][..]));
+    }
+
+    #[test]
+    fn one_that_is_not_known_has_the_mean_of_the_others() {
+        assert_eq!(of(&[Some(1.0), Some(3.0), None]).as_deref(), Some(&[21845, 65535, 43690][..]), "L-108");
+    }
+
+    #[test]
+    fn fewer_than_two_known_weights_are_none() {
+        assert_eq!(of(&[Some(1.0), None, None]), None, "L-108");
+        assert_eq!(of(&[None, None]), None, "L-108");
+        assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn extremes_are_capped() {
+        let mut weights = vec![Some(1.0); 99];
+        weights.push(Some(1e9));
+        let strides = of(&weights).expect("strides");
+        assert_eq!(strides[99], 65535, "L-108: ten times the mean");
+        assert_eq!(strides[0], 66, "L-108: a hundredth of the mean, rounded up");
+        let tiny = of(&[Some(f64::MIN_POSITIVE), Some(1.0)]).expect("strides");
+        assert!(tiny[0] >= 1 && tiny[1] == 65535);
+    }
+
+    fn of(weights: &[Option<f64>]) -> Option<Vec<u16>> {
+        strides(weights).map(Vec::from)
+    }
+}

@@ -1,0 +1,60 @@
+//! least_request: endpoints as round_robin has them, and of a few of them the one with the fewest RPCs under way
+//! (A48, L-105).
+
+use std::sync::Arc;
+
+use mainstay_xds::resource::lb_policy::LbPolicy;
+
+use super::roster::Roster;
+use super::{Cx, Event, Policy, PriorityConfig, State};
+use crate::breaker::Counter;
+use crate::picker::{LeastRequestPicker, Picker};
+use crate::pool::{Handles, Pool};
+use crate::tree::Subchannel;
+
+/// Connects to every endpoint, and counts the RPCs of each. The counts are its own: of no other policy.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeastRequest {
+    endpoints: Roster<Arc<Counter>>,
+    choices: u8,
+}
+
+impl Policy for LeastRequest {
+    type Config = PriorityConfig;
+
+    fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
+        let mut policy = Self { endpoints: Roster::new(cx), choices: 0 };
+        policy.update(cx, config);
+        policy
+    }
+
+    fn update(&mut self, cx: &mut Cx<'_>, config: &PriorityConfig) {
+        if let LbPolicy::LeastRequest { choices } = config.lb_policy {
+            self.choices = choices;
+        }
+        self.endpoints.update(cx, config.endpoints(), |_, _| {});
+    }
+
+    fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+        self.endpoints.handle(cx, event).is_some()
+    }
+
+    fn shut_down(&mut self, cx: &mut Cx<'_>) {
+        self.endpoints.shut_down(cx);
+    }
+
+    fn state(&self) -> State {
+        self.endpoints.state()
+    }
+
+    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+        if self.state() != State::Ready {
+            return self.endpoints.picker_without_ready(pool);
+        }
+        let ready = self
+            .endpoints
+            .in_order()
+            .filter_map(|endpoint| Some((endpoint.machine.connection(handles)?, Arc::clone(&endpoint.mark))));
+        Picker::LeastRequest(LeastRequestPicker::new(ready.collect(), self.choices))
+    }
+}

@@ -1,0 +1,178 @@
+//! weighted_round_robin: every endpoint that is connected, as often as the load that it reports allows
+//! (A58, A114, L-106 to L-109).
+//!
+//! Reports are counted as they come; the policy looks at them once in each update period. So the path of an RPC has no
+//! clock, and times are right to within one period.
+
+use std::sync::Arc;
+
+use mainstay_xds::Time;
+use mainstay_xds::resource::lb_policy::{LbPolicy, Weighing, WeightedRoundRobinConfig};
+
+use super::roster::{Change, Roster};
+use super::{Cx, Event, Policy, PriorityConfig, State, What};
+use crate::orca::{LoadSink, Reports};
+use crate::picker::{Picker, Position, Reporting, StridePicker};
+use crate::pool::{Handles, Pool};
+use crate::timers::TimerKind;
+use crate::tree::{Subchannel, SubchannelId};
+
+/// Connects to every endpoint, and weighs them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct WeightedRoundRobin {
+    endpoints: Roster<Weighed>,
+    config: Option<Box<WeightedRoundRobinConfig>>,
+    /// When weights are looked at next.
+    due: Option<Time>,
+    next: Arc<Position>,
+}
+
+/// What is known of the load of an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Weighed {
+    reports: Option<Arc<Reports>>,
+    /// How many reports were seen.
+    seen: u32,
+    /// When it was found to have reported last, and the weight that followed from that, as bits.
+    latest: Option<(Time, u64)>,
+    /// Since when it has reported without a break (`non_empty_since` in A58).
+    since: Option<Time>,
+    /// The connection as of the last look.
+    connection: Option<SubchannelId>,
+    /// Whether that was asked for reports of its own.
+    is_watched: bool,
+    /// Bits of the weight as of the last look; absent if it does not count.
+    weight: Option<u64>,
+}
+
+impl Policy for WeightedRoundRobin {
+    type Config = PriorityConfig;
+
+    fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
+        let endpoints = Roster::new(cx);
+        // Somewhere, so that clients do not move in step.
+        let next = Arc::new(Position::at(cx.choose.choose(1 << 32) as usize));
+        let mut policy = Self { endpoints, config: None, due: None, next };
+        policy.update(cx, config);
+        policy
+    }
+
+    fn update(&mut self, cx: &mut Cx<'_>, config: &PriorityConfig) {
+        let LbPolicy::WeightedRoundRobin(settings) = &config.lb_policy else { return };
+        // Whoever reports by other rules reports anew; what is known of its load still counts.
+        let rules = |config: &WeightedRoundRobinConfig| (config.weighing.clone(), config.oob_reporting_period);
+        let anew = self.config.as_deref().map(rules) != Some(rules(settings));
+        self.config = Some(settings.clone());
+        self.endpoints.update(cx, config.endpoints(), |endpoint, _| endpoint.join(&settings.weighing, anew));
+        self.look(cx);
+        self.restart_timer(cx);
+    }
+
+    fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+        if event.owner == self.endpoints.owner() && event.what == What::Timer(TimerKind::Weights) {
+            self.due = None;
+            self.look(cx);
+            self.restart_timer(cx);
+            return true;
+        }
+        let Some(change) = self.endpoints.handle(cx, event) else { return false };
+        if change.is_some_and(Change::is_about_ready) {
+            self.look(cx);
+        }
+        true
+    }
+
+    fn shut_down(&mut self, cx: &mut Cx<'_>) {
+        self.stop_timer(cx);
+        self.endpoints.shut_down(cx);
+    }
+
+    fn state(&self) -> State {
+        self.endpoints.state()
+    }
+
+    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+        if self.state() != State::Ready {
+            return self.endpoints.picker_without_ready(pool);
+        }
+        let with_rpcs = self.config.as_ref().is_some_and(|config| config.oob_reporting_period.is_none());
+        let ready = self.endpoints.in_order().filter_map(|endpoint| {
+            let ready = endpoint.machine.connection(handles)?;
+            let reports = endpoint.mark.reports.clone().filter(|_| with_rpcs);
+            Some((Reporting { ready, reports }, endpoint.mark.weight.map(f64::from_bits)))
+        });
+        let (ready, weights): (Vec<_>, Vec<_>) = ready.unzip();
+        Picker::Stride(StridePicker::new(ready.into(), &weights, &self.next))
+    }
+}
+
+impl WeightedRoundRobin {
+    /// Weighs all endpoints.
+    fn look(&mut self, cx: &mut Cx<'_>) {
+        let Some(config) = &self.config else { return };
+        for endpoint in self.endpoints.members_mut() {
+            let connection = endpoint.machine.ready();
+            endpoint.mark.look(cx, connection, config);
+        }
+    }
+
+    fn restart_timer(&mut self, cx: &mut Cx<'_>) {
+        self.stop_timer(cx);
+        if let Some(config) = &self.config {
+            let at = cx.now + config.weight_update_period;
+            cx.timers.start(at, self.endpoints.owner(), TimerKind::Weights);
+            self.due = Some(at);
+        }
+    }
+
+    fn stop_timer(&mut self, cx: &mut Cx<'_>) {
+        if let Some(at) = self.due.take() {
+            cx.timers.stop(at, self.endpoints.owner(), TimerKind::Weights);
+        }
+    }
+}
+
+impl Weighed {
+    fn join(&mut self, weighing: &Weighing, anew: bool) {
+        if anew || self.reports.is_none() {
+            self.reports = Some(Arc::new(Reports::new(weighing)));
+            self.seen = 0;
+            self.is_watched = false;
+        }
+    }
+
+    fn look(&mut self, cx: &mut Cx<'_>, connection: Option<SubchannelId>, config: &WeightedRoundRobinConfig) {
+        if self.connection != connection {
+            self.connection = connection;
+            self.since = None; // L-107: the blackout begins anew.
+            self.is_watched = false;
+        }
+        if let (Some(id), Some(reports)) = (connection, &self.reports) {
+            let (count, weight) = reports.latest();
+            if count != self.seen {
+                self.seen = count;
+                self.latest = Some((cx.now, weight.to_bits()));
+                self.since.get_or_insert(cx.now);
+            }
+            if let Some(period) = config.oob_reporting_period
+                && !self.is_watched
+            {
+                self.is_watched = true;
+                cx.pool.watch_load(id, period, LoadSink::new(reports));
+            }
+        }
+        self.weight = self.weight_at(cx.now, config);
+    }
+
+    /// The weight, unless it is too old or too new (L-107).
+    fn weight_at(&mut self, now: Time, config: &WeightedRoundRobinConfig) -> Option<u64> {
+        let (updated, weight) = self.latest?;
+        if now.since(updated) >= config.weight_expiration_period {
+            self.since = None;
+            return None;
+        }
+        let blackout = config.blackout_period;
+        let is_proven = blackout.is_zero() || self.since.is_some_and(|since| now.since(since) >= blackout);
+        is_proven.then_some(weight)
+    }
+}

@@ -1,0 +1,236 @@
+//! weighted_round_robin: shares by reported load, in virtual time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::HeaderMap;
+use mainstay_xds::deps::XdsConfig;
+use mainstay_xds::resource::lb_policy::{LbPolicy, Penalty, Weighing, WeightedRoundRobinConfig};
+
+use crate::testbed::{World, config, eds, with_policy};
+use crate::{Ending, Listeners};
+
+#[test]
+fn before_any_report_all_have_the_same_share() {
+    let mut world = world("a=1,2,3", &settings());
+    assert_eq!(shares(&mut world, 30), [(1, 10), (2, 10), (3, 10)].into(), "L-108");
+}
+
+#[test]
+fn reported_load_decides_the_shares() {
+    let mut world = world("a=1,2,3", &settings());
+    // As many requests at half, at a fifth and at a tenth of the utilization: weights 2, 5 and 10.
+    let load = [(1, 0.5), (2, 0.2), (3, 0.1)];
+    report_for(&mut world, &load, 12);
+    let shares = shares(&mut world, 1700);
+    assert!((195..=205).contains(&shares[&1]), "L-107, L-108: {shares:?}");
+    assert!((495..=505).contains(&shares[&2]), "L-107, L-108: {shares:?}");
+    assert!((995..=1005).contains(&shares[&3]), "L-107, L-108: {shares:?}");
+}
+
+#[test]
+fn a_weight_counts_only_after_the_blackout() {
+    let mut world = world("a=1,2", &settings());
+    let load = [(1, 0.8), (2, 0.2)];
+    report_for(&mut world, &load, 10);
+    assert_eq!(shares(&mut world, 20), [(1, 10), (2, 10)].into(), "L-107: within 10 s of the first");
+    report_for(&mut world, &load, 2);
+    assert_eq!(shares(&mut world, 20), [(1, 4), (2, 16)].into(), "L-107: after them");
+}
+
+#[test]
+fn without_a_blackout_a_weight_counts_at_once() {
+    let mut world = world("a=1,2", &WeightedRoundRobinConfig { blackout_period: Duration::ZERO, ..settings() });
+    report_for(&mut world, &[(1, 0.8), (2, 0.2)], 1);
+    assert_eq!(shares(&mut world, 20), [(1, 4), (2, 16)].into(), "L-107");
+}
+
+#[test]
+fn a_weight_expires_and_then_the_blackout_applies_again() {
+    let mut world = world("a=1,2", &settings());
+    let load = [(1, 0.8), (2, 0.2)];
+    report_for(&mut world, &load, 12);
+    world.advance(Duration::from_secs(178));
+    assert_eq!(shares(&mut world, 20), [(1, 4), (2, 16)].into(), "L-107: 180 s are not over");
+    world.advance(Duration::from_secs(3));
+    assert_eq!(shares(&mut world, 20), [(1, 10), (2, 10)].into(), "L-107: now they are");
+    report_for(&mut world, &load, 10);
+    assert_eq!(shares(&mut world, 20), [(1, 10), (2, 10)].into(), "L-107: blackout again");
+    report_for(&mut world, &load, 2);
+    assert_eq!(shares(&mut world, 20), [(1, 4), (2, 16)].into());
+}
+
+#[test]
+fn a_new_connection_begins_with_a_blackout() {
+    let mut world = world("a=1,2,3", &settings());
+    let load = [(1, 0.8), (2, 0.2), (3, 0.2)];
+    report_for(&mut world, &load, 12);
+    assert_eq!(shares(&mut world, 18), [(1, 2), (2, 8), (3, 8)].into());
+    world.idle(1);
+    world.ready(1);
+    let mean = shares(&mut world, 18);
+    assert_eq!(mean, [(1, 6), (2, 6), (3, 6)].into(), "L-107, L-108: not known, so the mean of the others: {mean:?}");
+    report_for(&mut world, &load, 12);
+    assert_eq!(shares(&mut world, 18), [(1, 2), (2, 8), (3, 8)].into(), "L-107");
+}
+
+#[test]
+fn one_known_weight_is_not_enough() {
+    let mut world = world("a=1,2,3", &settings());
+    report_for(&mut world, &[(1, 0.9)], 12);
+    assert_eq!(shares(&mut world, 30), [(1, 10), (2, 10), (3, 10)].into(), "L-108: fewer than two");
+}
+
+#[test]
+fn errors_lower_a_weight_as_much_as_the_penalty_says() {
+    let weighing =
+        |penalty| Weighing { error_utilization_penalty: Penalty::new(penalty).expect("one"), metrics: vec![] };
+    let blackout_period = Duration::ZERO;
+    for (penalty, expected) in [(1.0, [(1, 4), (2, 16)]), (0.0, [(1, 10), (2, 10)])] {
+        let settings = WeightedRoundRobinConfig { weighing: weighing(penalty), blackout_period, ..settings() };
+        let mut world = world("a=1,2", &settings);
+        // 100 requests per second at utilization 0.2; 60 of the first's fail.
+        end(&mut world, |port| trailers(0.2, if port == 1 { 60.0 } else { 0.0 }), 10);
+        world.advance(Duration::from_secs(1));
+        assert_eq!(shares(&mut world, 20), expected.into(), "L-107: penalty {penalty}");
+    }
+}
+
+#[test]
+fn weights_are_looked_at_once_in_each_period() {
+    let settings = WeightedRoundRobinConfig { blackout_period: Duration::ZERO, ..settings() };
+    let mut world = world("a=1,2", &settings);
+    let published = world.published;
+    end(&mut world, |port| trailers(if port == 1 { 0.8 } else { 0.2 }, 0.0), 10);
+    assert_eq!(world.published, published, "L-108: nothing yet");
+    world.advance(Duration::from_millis(999));
+    assert_eq!(shares(&mut world, 20), [(1, 10), (2, 10)].into());
+    world.advance(Duration::from_millis(1));
+    assert_eq!((world.published, shares(&mut world, 20)), (published + 1, [(1, 4), (2, 16)].into()), "L-108");
+    world.advance(Duration::from_secs(60));
+    assert_eq!(world.published, published + 1, "no new weights, no new snapshot");
+}
+
+#[test]
+fn weights_outlive_updates_of_the_endpoints() {
+    let mut world = world("a=1,2", &settings());
+    report_for(&mut world, &[(1, 0.8), (2, 0.2)], 12);
+    world.update(weighted("a=3,2,1", &settings()));
+    world.ready(3);
+    let found = shares(&mut world, 30);
+    assert_eq!((found[&1], found[&2], found[&3]), (4, 16, 10), "L-108: the new one has the mean");
+}
+
+#[test]
+fn out_of_band_reports_are_asked_for_and_others_ignored() {
+    let oob = |seconds| WeightedRoundRobinConfig {
+        oob_reporting_period: Some(Duration::from_secs(seconds)),
+        blackout_period: Duration::ZERO,
+        ..settings()
+    };
+    let mut world = World::new();
+    world.update(weighted("a=1,2", &oob(10)));
+    world.log();
+    world.ready(1);
+    assert_eq!(world.log(), "watch 1 each 10s", "L-109: when it is connected");
+    world.ready(2);
+    world.log();
+    end(&mut world, |port| trailers(if port == 1 { 0.8 } else { 0.2 }, 0.0), 10);
+    world.advance(Duration::from_secs(1));
+    assert_eq!(shares(&mut world, 20), [(1, 10), (2, 10)].into(), "A58: reports of RPCs are not read");
+    for (port, utilization) in [(1, 0.8), (2, 0.2)] {
+        world.host.sinks[&port].report(&report(utilization, 0.0));
+    }
+    world.advance(Duration::from_secs(1));
+    assert_eq!(shares(&mut world, 20), [(1, 4), (2, 16)].into(), "L-109");
+    world.idle(1);
+    world.ready(1);
+    assert!(world.log().ends_with("watch 1 each 10s"), "L-109: on the new connection");
+
+    let old = world.host.sinks[&2].clone();
+    world.update(weighted("a=1,2", &oob(5)));
+    assert_eq!(world.log(), "watch 1 each 5s, watch 2 each 5s", "A58: another period, other streams");
+    assert!(!old.is_wanted() && world.host.sinks[&2].is_wanted());
+    world.update(weighted("a=1,2", &settings()));
+    assert_eq!(world.log(), "");
+    assert!(!world.host.sinks[&2].is_wanted(), "A58: stopped");
+}
+
+#[test]
+fn connections_that_died_are_passed_over() {
+    let mut world = world("a=1,2,3", &settings());
+    report_for(&mut world, &[(1, 0.5), (2, 0.1), (3, 0.1)], 12);
+    world.die_silently(2);
+    assert!(!shares(&mut world, 30).contains_key(&2));
+    world.die_silently(1);
+    world.die_silently(3);
+    assert_eq!(world.outcome(), "wait");
+}
+
+#[test]
+fn its_timer_ends_with_it() {
+    let mut world = world("a=1", &settings());
+    assert!(world.tree.next_deadline().is_some());
+    world.update(config([eds("c", "a=1")]));
+    assert_eq!(world.tree.next_deadline(), None);
+}
+
+/// The defaults.
+fn settings() -> WeightedRoundRobinConfig {
+    WeightedRoundRobinConfig {
+        oob_reporting_period: None,
+        blackout_period: Duration::from_secs(10),
+        weight_expiration_period: Duration::from_secs(180),
+        weight_update_period: Duration::from_secs(1),
+        weighing: Weighing::default(),
+    }
+}
+
+fn weighted(endpoints: &str, settings: &WeightedRoundRobinConfig) -> XdsConfig {
+    config([with_policy(eds("c", endpoints), LbPolicy::WeightedRoundRobin(Box::new(settings.clone())))])
+}
+
+/// With a connection to every endpoint.
+fn world(endpoints: &str, settings: &WeightedRoundRobinConfig) -> World {
+    let mut world = World::new();
+    world.update(weighted(endpoints, settings));
+    let ports: Vec<u16> = world.host.live.keys().copied().collect();
+    ports.into_iter().for_each(|port| world.ready(port));
+    world
+}
+
+/// How many of `n` RPCs go to each port.
+fn shares(world: &mut World, n: usize) -> BTreeMap<u16, usize> {
+    let mut shares = BTreeMap::new();
+    world.ports(n).into_iter().for_each(|port| *shares.entry(port).or_default() += 1);
+    shares
+}
+
+/// For some seconds, RPCs end with reports of this load at 100 requests per second; other ports report nothing.
+fn report_for(world: &mut World, load: &[(u16, f64)], seconds: u64) {
+    let load: BTreeMap<u16, f64> = load.iter().copied().collect();
+    for _ in 0..seconds {
+        end(world, |port| load.get(&port).map_or_else(HeaderMap::new, |load| trailers(*load, 0.0)), 40);
+        world.advance(Duration::from_secs(1));
+    }
+}
+
+/// Ends `n` RPCs with trailers by port.
+fn end(world: &mut World, trailers: impl Fn(u16) -> HeaderMap, n: usize) {
+    for _ in 0..n {
+        let snapshot = std::sync::Arc::clone(&world.snapshot);
+        let (port, listeners): (u16, Listeners) = world.begin(&snapshot);
+        listeners.end(Ending { code: 0, trailers: Some(&trailers(port)) });
+    }
+}
+
+fn trailers(utilization: f64, eps: f64) -> HeaderMap {
+    let text = crate::orca::tests::base64(&report(utilization, eps));
+    let mut trailers = HeaderMap::new();
+    trailers.insert("endpoint-load-metrics-bin", text.parse().expect("a value"));
+    trailers
+}
+
+fn report(utilization: f64, eps: f64) -> Vec<u8> {
+    crate::orca::tests::encode(&[("qps", 100.0), ("app", utilization), ("eps", eps)])
+}
