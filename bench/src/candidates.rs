@@ -15,6 +15,9 @@ use crate::servers::{TARGET, bootstrap};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Candidate {
     Mainstay,
+    /// With the default metrics.
+    #[cfg(feature = "telemetry")]
+    MainstayObserved,
     TonicChannel,
     TonicBalanceList,
     #[cfg(feature = "tonic-xds")]
@@ -53,6 +56,8 @@ impl Candidate {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Mainstay => "mainstay",
+            #[cfg(feature = "telemetry")]
+            Self::MainstayObserved => "mainstay_observed",
             Self::TonicChannel => "tonic_channel",
             Self::TonicBalanceList => "tonic_balance_list",
             #[cfg(feature = "tonic-xds")]
@@ -67,6 +72,13 @@ impl Candidate {
             Self::Mainstay => {
                 let channel = mainstay::Channel::builder(TARGET).bootstrap(bootstrap(&[control_plane])?).build()?;
                 Stub::Mainstay(TestServiceClient::new(channel))
+            }
+            #[cfg(feature = "telemetry")]
+            Self::MainstayObserved => {
+                let meters = opentelemetry_sdk::metrics::SdkMeterProvider::default();
+                let telemetry = mainstay::Telemetry::builder().meter_provider(&meters).build();
+                let builder = mainstay::Channel::builder(TARGET).bootstrap(bootstrap(&[control_plane])?);
+                Stub::Mainstay(TestServiceClient::new(builder.telemetry(telemetry).build()?))
             }
             Self::TonicChannel => Stub::Tonic(TestServiceClient::new(endpoint.connect().await?)),
             Self::TonicBalanceList => {
@@ -105,7 +117,10 @@ impl FromStr for Candidate {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.iter().find(|candidate| candidate.name() == name);
+        let all = Self::ALL.iter();
+        #[cfg(feature = "telemetry")]
+        let all = all.chain([&Self::MainstayObserved]);
+        let found = all.into_iter().find(|candidate| candidate.name() == name);
         found.copied().ok_or_else(|| format!("{name:?} is no candidate"))
     }
 }

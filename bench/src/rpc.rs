@@ -74,7 +74,7 @@ fn instructions(options: &Options, servers: &Servers, report: &mut Report) -> Re
     let (few, many) = if options.quick { (200, 1_200) } else { (500, 5_500) };
     let mut plot = Plot::new("Instructions per unary call, client side", "instructions");
     let mut counts = Vec::new();
-    for candidate in Candidate::ALL {
+    let count = |candidate: Candidate| -> Result<f64> {
         let run = |calls: u32| {
             let args = [
                 "client".to_owned(),
@@ -86,13 +86,22 @@ fn instructions(options: &Options, servers: &Servers, report: &mut Report) -> Re
             callgrind::instructions(&args)
         };
         let more = run(many)?.saturating_sub(run(few)?);
-        let per_call = more as f64 / f64::from(many - few);
+        Ok(more as f64 / f64::from(many - few))
+    };
+    for candidate in Candidate::ALL {
+        let per_call = count(*candidate)?;
         plot.bar(candidate.name(), per_call, *candidate == Candidate::Mainstay);
         report.set(&["instructions", "per_call", candidate.name()], per_call);
         counts.push(per_call);
     }
     report.set(&["instructions", "ratio_to_tonic_channel"], ratio(&counts));
     line(report, "instructions per unary call", &counts, ratio(&counts));
+    #[cfg(feature = "telemetry")]
+    {
+        let observed = count(Candidate::MainstayObserved)?;
+        report.set(&["instructions", "per_call", Candidate::MainstayObserved.name()], observed);
+        report.note(format!("with the default metrics of A66, a unary call takes {} instructions", number(observed)));
+    }
     report.plot(plot);
     Ok(())
 }

@@ -19,7 +19,7 @@ use mainstay_xds::name::{ResourceKey, Target};
 use crate::breaker::Counter;
 use crate::orca::LoadSink;
 use crate::snapshot::{Snapshot, Wake};
-use crate::tree::{Connectivity, Context, Host, Subchannel, SubchannelId, SubchannelSpec, Tree};
+use crate::tree::{Connectivity, Context, Host, Observation, Subchannel, SubchannelId, SubchannelSpec, Tree};
 
 /// One channel's state, from the bytes of the control plane to the snapshot that RPCs use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -331,5 +331,9 @@ impl<H: Host> Host for InnerHost<'_, H> {
 
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
         self.shell.circuit_breaker(cluster, eds_service)
+    }
+
+    fn observe(&mut self, observation: &Observation) {
+        self.shell.observe(observation);
     }
 }

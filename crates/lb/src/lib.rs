@@ -37,4 +37,7 @@ pub use listeners::{Ending, Listeners};
 pub use orca::LoadSink;
 pub use retry::{PushBack, Retry};
 pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot, Wake};
-pub use tree::{Connectivity, Context, Host, Subchannel, SubchannelId, SubchannelSpec, Tree};
+pub use tree::{
+    Connectivity, Context, DetectionMethod, Host, Observation, Origin, Subchannel, SubchannelId, SubchannelSpec, Tree,
+    UnenforcedReason,
+};

@@ -18,7 +18,7 @@ use crate::request_hash::{HashSteps, random_hash};
 use crate::session::{Session, SessionPick};
 use crate::snapshot::{Outlook, Wake};
 use crate::timers::Owner;
-use crate::tree::Subchannel;
+use crate::tree::{Origin, Subchannel};
 
 mod least_request;
 mod ring;
@@ -60,6 +60,7 @@ pub(crate) enum Picker<S> {
 pub(crate) struct Ready<S> {
     pub(crate) subchannel: S,
     pub(crate) hostname: Option<Arc<str>>,
+    pub(crate) origin: Arc<Origin>,
     /// Counts its RPCs for outlier detection.
     pub(crate) counter: Option<Arc<CallCounter>>,
 }

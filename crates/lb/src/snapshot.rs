@@ -13,7 +13,7 @@ use crate::picker::{Pick, PickArgs, Picker, Reason};
 use crate::routing::{Found, RouteTable};
 use crate::session::{Session, SessionPick};
 use crate::timers::Owner;
-use crate::tree::Subchannel;
+use crate::tree::{Origin, Subchannel};
 
 /// Routes and pickers of one configuration, published together. An RPC loads it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +96,8 @@ pub enum Decision<'a, S: Subchannel> {
 pub struct SendTo<'a, S: Subchannel> {
     /// The connection.
     pub subchannel: &'a S,
+    /// Where the endpoint belongs.
+    pub origin: &'a Arc<Origin>,
     /// The cluster that was chosen.
     pub cluster: &'a Arc<str>,
     /// Time limit of the route; none if absent (L-40).
@@ -303,6 +305,7 @@ fn decide<'a, S: Subchannel>(
     match picker.pick(args) {
         Pick::Send(ready, listeners) => Decision::Send(SendTo {
             subchannel: &ready.subchannel,
+            origin: &ready.origin,
             cluster,
             limit,
             authority: ready.hostname.as_deref().filter(|_| auto_host_rewrite),

@@ -30,8 +30,8 @@ use mainstay_xds::resource::route::{
 use mainstay_xds::{Choose, Time};
 
 use crate::{
-    Chosen, Connectivity, Context, Counter, Decision, Ending, Host, Listeners, LoadSink, Rpc, Snapshot, Subchannel,
-    SubchannelId, SubchannelSpec, Tree,
+    Chosen, Connectivity, Context, Counter, Decision, Ending, Host, Listeners, LoadSink, Observation, Rpc, Snapshot,
+    Subchannel, SubchannelId, SubchannelSpec, Tree,
 };
 
 /// A tree and everything around it.
@@ -53,6 +53,7 @@ pub(crate) struct FakeHost {
     /// What was asked for: `create 1`, `connect 1`, `release 1`, `reresolve`.
     log: Vec<String>,
     pub(crate) counters: BTreeMap<(String, String), Arc<Counter>>,
+    pub(crate) observations: Vec<Observation>,
     /// Where the load of a port is to be reported to.
     pub(crate) sinks: BTreeMap<u16, LoadSink>,
 }
@@ -300,6 +301,10 @@ impl Host for FakeHost {
 
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
         Arc::clone(self.counters.entry((cluster.to_owned(), eds_service.to_owned())).or_default())
+    }
+
+    fn observe(&mut self, observation: &Observation) {
+        self.observations.push(observation.clone());
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::hash::Hash;
+use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use mainstay_xds::client::Intern;
 use mainstay_xds::deps::{ClusterChildren, ClusterResult, ConfigError, XdsConfig};
 use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::cluster::ClusterKind;
+use mainstay_xds::resource::endpoint::Locality;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
@@ -42,13 +43,25 @@ pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubchannelId(pub u64);
 
-/// What a subchannel connects to. Policies that want equal ones share one subchannel.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// What a subchannel connects to. Policies that want equal ones share one subchannel, wherever their endpoints belong:
+/// an RPC never waits because an endpoint moved to another locality.
+#[derive(Clone, Debug)]
 pub struct SubchannelSpec {
     /// The address.
     pub address: SocketAddr,
     /// `endpoint.hostname`, for TLS server names.
     pub hostname: Option<Arc<str>>,
+    /// Where in the configuration it belongs; of a shared subchannel, where the first of those belongs that share it.
+    pub origin: Arc<Origin>,
+}
+
+/// Where in the configuration an endpoint belongs: what metrics tell of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    /// The leaf cluster (S-64).
+    pub cluster: Arc<str>,
+    /// The locality (S-63).
+    pub locality: Arc<Locality>,
 }
 
 /// State of a subchannel. A subchannel that fails waits out its own backoff in the shell: it
@@ -86,6 +99,9 @@ pub trait Host {
     /// there is none. The same for every channel of the process (L-86).
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter>;
 
+    /// Hears what policies did, for metrics.
+    fn observe(&mut self, _observation: &Observation) {}
+
     /// Asks the endpoint at the other end of a connection for a report of its load each `period`, until the connection
     /// is lost or released, or the sink is not wanted any more (A51).
     fn watch_load(&mut self, _id: SubchannelId, _period: Duration, _sink: LoadSink) {}
@@ -94,6 +110,40 @@ pub trait Host {
     fn interner(&mut self) -> Option<&mut dyn Intern> {
         None
     }
+}
+
+/// Something that a policy did, as plain data.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Observation {
+    /// Outlier detection found an endpoint of a leaf cluster to eject, and did so unless there was a reason not to
+    /// (A91, S-75).
+    Outlier {
+        /// The leaf cluster.
+        cluster: Arc<str>,
+        /// Which algorithm found it.
+        method: DetectionMethod,
+        /// Why it stays in use all the same.
+        unenforced: Option<UnenforcedReason>,
+    },
+}
+
+/// An algorithm of outlier detection (A50).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DetectionMethod {
+    /// Its success rate is far below the mean.
+    SuccessRate,
+    /// It fails more than a share of its RPCs.
+    FailurePercentage,
+}
+
+/// Why an outlier is not ejected (A91).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UnenforcedReason {
+    /// By chance, as configured.
+    EnforcementPercentage,
+    /// As many as may be are ejected already.
+    MaxEjectionOverflow,
 }
 
 /// What every call into the tree brings along.
@@ -136,6 +186,39 @@ enum Config {
     Nothing,
     Broken(Failure),
     Works { config: Arc<XdsConfig>, routes: Arc<RouteTable> },
+}
+
+impl SubchannelSpec {
+    /// What counts when two are compared.
+    fn identity(&self) -> (SocketAddr, &Option<Arc<str>>) {
+        (self.address, &self.hostname)
+    }
+}
+
+impl PartialEq for SubchannelSpec {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
+}
+
+impl Eq for SubchannelSpec {}
+
+impl PartialOrd for SubchannelSpec {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for SubchannelSpec {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.identity().cmp(&other.identity())
+    }
+}
+
+impl Hash for SubchannelSpec {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.identity().hash(state);
+    }
 }
 
 /// The clusters of a configuration.
@@ -357,7 +440,7 @@ impl<S: Subchannel> Tree<S> {
         cluster: u32,
         work: impl FnOnce(&mut Cx<'_>, &mut BTreeMap<u32, Node>) -> T,
     ) -> T {
-        let host = &mut *cx.host;
+        let (host, mut observations) = (&mut *cx.host, Vec::new());
         let mut policy_cx = Cx {
             now: cx.now,
             choose: &mut *cx.choose,
@@ -369,8 +452,11 @@ impl<S: Subchannel> Tree<S> {
             health: None,
             cluster,
             ignore_reresolution: false,
+            observations: &mut observations,
         };
-        work(&mut policy_cx, &mut self.clusters)
+        let result = work(&mut policy_cx, &mut self.clusters);
+        observations.iter().for_each(|observation| cx.host.observe(observation));
+        result
     }
 
     fn content(&self) -> Content<S> {

@@ -14,6 +14,7 @@ use tonic::{Code, Status};
 
 use crate::failure;
 use crate::ledger;
+use crate::telemetry::CallObserver;
 
 /// What comes back from an endpoint. Ends with DEADLINE_EXCEEDED when the RPC's time is up.
 #[derive(Debug)]
@@ -31,6 +32,7 @@ pub(crate) struct Held {
     pub(crate) listeners: Listeners,
     pub(crate) on_channel: ledger::Call,
     pub(crate) on_subchannel: ledger::Call,
+    pub(crate) observer: CallObserver,
 }
 
 impl ResponseBody {
@@ -61,7 +63,8 @@ impl ResponseBody {
     }
 
     fn end_as(&mut self, code: Code, trailers: Option<&HeaderMap>) {
-        let Some(held) = self.held.take() else { return };
+        let Some(mut held) = self.held.take() else { return };
+        held.observer.end_with(code, trailers);
         if code == Code::Ok {
             held.on_channel.succeed();
             held.on_subchannel.succeed();
@@ -87,6 +90,8 @@ impl Body for ResponseBody {
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(trailers) = frame.trailers_ref() {
                     self.read_status(trailers);
+                } else if let (Some(held), Some(data)) = (&mut self.held, frame.data_ref()) {
+                    held.observer.receive(data);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }

@@ -27,6 +27,7 @@ use crate::hub::{ClusterRef, Hub};
 use crate::ledger;
 use crate::random::Random;
 use crate::request::{Request, RequestBody};
+use crate::telemetry::CallObserver;
 
 /// Carries one RPC to the headers of its response; the body does the rest.
 pub(crate) async fn run(
@@ -44,6 +45,7 @@ pub(crate) async fn run(
         chosen: Chosen::default(),
         held: None,
         retry: None,
+        observer: hub.observer.begin(&request),
         hub: &hub,
     };
     let on_channel = hub.shared.books.ledger.begin();
@@ -51,14 +53,18 @@ pub(crate) async fn run(
     let mut refused = false;
     loop {
         let sent = match call.choose(Rpc { path: request.path(), headers: request.headers() }).await {
-            Ok(way) => call.send(way, &mut request).await?,
+            Ok(way) => match call.send(way, &mut request).await {
+                Ok(sent) => sent,
+                Err(status) => return Err(call.fail(status)),
+            },
             Err(NotSent::Failed(status)) => Sent::Failed(status),
             // Only a filter ends an RPC well without sending it (S-52).
             Err(NotSent::Final(status)) if status.code() == Code::Ok => {
                 on_channel.succeed();
+                call.observer.end(Code::Ok, "");
                 return Ok(status.into_http::<Body>().map(|_| ResponseBody::empty()));
             }
-            Err(NotSent::Final(status)) => return Err(status),
+            Err(NotSent::Final(status)) => return Err(call.fail(status)),
         };
         let (status, pause) = match sent {
             Sent::Answered(answer) => match call.pause_after_answer(&answer, &mut request) {
@@ -66,26 +72,34 @@ pub(crate) async fn run(
                 None => {
                     request.commit();
                     let Answer { response, address, timer, listeners, on_subchannel } = answer;
-                    let held = Held { listeners, on_channel, on_subchannel };
+                    let observer = std::mem::take(&mut call.observer);
+                    let held = Held { listeners, on_channel, on_subchannel, observer };
                     return Ok(ResponseBody::of(response, address, timer, held));
                 }
             },
             // It never left, or never reached the application, as it met a GOAWAY: it is decided anew. An RPC
             // that left is sent again only once, unless its policy allows more (A6).
-            Sent::Returned => continue,
-            Sent::Refused(_) if !refused => {
+            Sent::Returned => {
+                call.observer.end_attempt(Code::Unavailable, "connection closed before the request left", true);
+                continue;
+            }
+            Sent::Refused(status) if !refused => {
                 refused = true;
+                call.observer.end_attempt(status.code(), status.message(), true);
                 continue;
             }
             Sent::Refused(status) | Sent::Failed(status) => {
                 match call.pause_after(status.code(), PushBack::None, &mut request) {
                     Some(pause) => (status, pause),
-                    None => return Err(status),
+                    None => return Err(call.fail(status)),
                 }
             }
         };
+        call.observer.end_attempt(status.code(), status.message(), false);
         // In a box, so that RPCs that need no other attempt have a small future.
-        Box::pin(call.pause(pause, status)).await?;
+        if let Err(status) = Box::pin(call.pause(pause, status)).await {
+            return Err(call.fail(status));
+        }
     }
 }
 
@@ -110,6 +124,7 @@ struct Call<'a> {
     held: Option<ClusterRef<'a>>,
     /// Made when the first attempt fails.
     retry: Option<Retry>,
+    observer: CallObserver,
     hub: &'a Hub,
 }
 
@@ -252,6 +267,7 @@ impl Call<'_> {
                 for wake in to.keep.into_iter().chain(to.wake) {
                     self.hub.inspector.wake(wake);
                 }
+                self.observer.pick(to.origin);
                 Ok(Step::Go(Way {
                     sender,
                     authority: to.authority.and_then(|authority| Authority::try_from(authority).ok()),
@@ -267,16 +283,26 @@ impl Call<'_> {
                 if let Some(wake) = wake {
                     self.hub.inspector.wake(wake);
                 }
+                self.observer.wait(reason.no_config);
                 Ok(Step::Wait(reason))
             }
-            Decision::Fail(reason) if self.wait_for_ready => Ok(Step::Wait(reason)),
-            Decision::Fail(reason) => Err(NotSent::Failed(self.failed(&reason))),
-            Decision::Drop(reason) => Err(NotSent::Final(self.failed(&reason))),
+            Decision::Fail(reason) if self.wait_for_ready => {
+                self.observer.wait(reason.no_config);
+                Ok(Step::Wait(reason))
+            }
+            Decision::Fail(reason) => {
+                self.observer.give_up(reason.no_config);
+                Err(NotSent::Failed(self.failed(&reason)))
+            }
+            Decision::Drop(reason) => {
+                self.observer.give_up(reason.no_config);
+                Err(NotSent::Final(self.failed(&reason)))
+            }
             Decision::Inject(effects) => Ok(Step::Inject(effects)),
         }
     }
 
-    async fn send(&self, way: Way, request: &mut Request) -> Result<Sent, Status> {
+    async fn send(&mut self, way: Way, request: &mut Request) -> Result<Sent, Status> {
         let Way { mut sender, authority, deadline, listeners, on_subchannel, cluster, address, set_cookie } = way;
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
@@ -286,10 +312,12 @@ impl Call<'_> {
         let authority = authority.unwrap_or_else(|| self.hub.authority.clone());
         let previous = self.retry.as_ref().map_or(0, Retry::previous_attempts);
         let timeout = left.map(deadline::header_value);
-        let Some(attempt) = request.attempt(self.hub.scheme.clone(), authority, timeout, previous) else {
+        let Some(mut attempt) = request.attempt(self.hub.scheme.clone(), authority, timeout, previous) else {
             listeners.withdraw();
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };
+        let observer = self.observer.send(attempt.headers_mut());
+        attempt.body_mut().observe(observer);
         let answer = sender.try_send_request(attempt);
         // A request that meets the end of its connection may stay in the queue until all senders are gone.
         drop(sender);
@@ -373,6 +401,12 @@ impl Call<'_> {
 
     fn start(&mut self) -> Instant {
         *self.start.get_or_insert_with(Instant::now)
+    }
+
+    /// Ends the RPC with this status.
+    fn fail(&mut self, status: Status) -> Status {
+        self.observer.end(status.code(), status.message());
+        status
     }
 
     fn expired(&self, when: &str) -> Status {

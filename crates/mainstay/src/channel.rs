@@ -25,6 +25,7 @@ use crate::dns::{ResolveHost, SystemDns};
 use crate::events::Events;
 use crate::http2::KeepAlive;
 use crate::hub::{Hub, Plan};
+use crate::telemetry::Telemetry;
 
 /// A channel to the service that an `xds:` target names.
 ///
@@ -62,6 +63,7 @@ pub struct ChannelBuilder {
     connect: ConnectSettings,
     warm_switching: Option<Duration>,
     ads: AdsLimits,
+    telemetry: Option<Telemetry>,
 }
 
 /// Why a channel cannot be made.
@@ -118,6 +120,7 @@ impl Channel {
                 max_response_size: 256 << 20,
                 keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
             },
+            telemetry: None,
         }
     }
 
@@ -293,6 +296,13 @@ impl ChannelBuilder {
         self
     }
 
+    /// Sends metrics and traces there; off by default.
+    #[cfg(feature = "opentelemetry")]
+    pub fn telemetry(mut self, telemetry: Telemetry) -> Self {
+        self.telemetry = Some(telemetry);
+        self
+    }
+
     /// Makes the channel and starts it in the background.
     pub fn build(self) -> Result<Channel, BuildError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
@@ -316,6 +326,7 @@ impl ChannelBuilder {
             connect: self.connect,
             warm_switching: self.warm_switching,
             ads: self.ads,
+            telemetry: self.telemetry,
         };
         Ok(Channel { hub: Hub::of(plan, &runtime)?, settings: self.calls })
     }

@@ -15,6 +15,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -26,7 +27,7 @@ use mainstay_xds::Backoff;
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::failure::describe;
+use crate::failure::{self, describe};
 use crate::http2::{self, Address, Ends, KeepAlive, Tls};
 use crate::ledger::{self, Calls, Ledger};
 use crate::random::Random;
@@ -76,7 +77,33 @@ pub(crate) struct ConnectSettings {
 #[derive(Clone, Debug)]
 pub(crate) struct User {
     pub(crate) id: SubchannelId,
-    pub(crate) news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
+    pub(crate) news: mpsc::UnboundedSender<News>,
+}
+
+/// A new state of a connection, for one of its users.
+#[derive(Clone, Debug)]
+pub(crate) struct News {
+    pub(crate) id: SubchannelId,
+    pub(crate) state: Connectivity,
+    /// Why it is not connected any more.
+    pub(crate) lost: Option<Disconnect>,
+}
+
+/// Why a connection ended: the first thing that was wrong with it (A94, S-76).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "opentelemetry"), expect(dead_code, reason = "metrics tell them apart"))]
+pub(crate) enum Disconnect {
+    /// The peer said so, with a code of HTTP/2.
+    GoAway(u32),
+    /// Its user has no use for it any more.
+    Shutdown,
+    Reset,
+    /// By the network, or a ping without an answer.
+    TimedOut,
+    Aborted,
+    /// Something else is wrong with the socket.
+    Socket,
+    Unknown,
 }
 
 struct Progress {
@@ -112,7 +139,7 @@ impl Connection {
         });
         let mut progress = lock(&connection.progress);
         if progress.state != Connectivity::Idle {
-            user.tell(progress.state.clone());
+            user.tell(progress.state.clone(), None);
         }
         progress.users.push(user);
         drop(progress);
@@ -138,7 +165,7 @@ impl Connection {
         }
         let (in_use, not_in_use) = oneshot::channel();
         progress.in_use = Some(in_use);
-        progress.enter(Connectivity::Connecting);
+        progress.enter(Connectivity::Connecting, None);
         // Not a `Task`: a connection without users lives on until the RPCs on it are done.
         tokio::spawn(self.clone().run(not_in_use));
     }
@@ -212,7 +239,7 @@ impl Connection {
     }
 
     fn enter(&self, state: Connectivity) {
-        lock(&self.progress).enter(state);
+        lock(&self.progress).enter(state, None);
     }
 
     /// Notes a failed attempt; how long to pause.
@@ -220,22 +247,23 @@ impl Connection {
         let mut progress = lock(&self.progress);
         let pause = self.spec.settings.backoff.delay(progress.failures, &mut Random);
         progress.failures = progress.failures.saturating_add(1);
-        progress.enter(Connectivity::TransientFailure(cause.into()));
+        progress.enter(Connectivity::TransientFailure(cause.into()), None);
         pause
     }
 
     /// Drives the connection until it takes no more requests, or until nobody uses it and its RPCs are done.
     async fn carry(&self, established: http2::Established<RequestBody>, not_in_use: oneshot::Receiver<()>) {
-        let http2::Established { sender, mut driver, ends } = established;
+        let http2::Established { sender, mut driver, ends, goaway } = established;
         let socket = Socket { sender, id: ledger::new_id(), ends, before: self.ledger.calls() };
         self.socket.store(Some(Arc::new(socket)));
         self.enter(Connectivity::Ready);
         tokio::select! {
-            // How a connection ended does not matter: the next attempt finds out what is wrong.
-            _ = &mut driver => {
+            // How a connection ended matters for metrics only: the next attempt finds out what is wrong.
+            ended = &mut driver => {
                 // Before `driver` hands back the requests that it did not send: they must not come here again.
                 self.socket.store(None);
-                self.enter(Connectivity::Idle);
+                let lost = goaway.get().map_or_else(|| Disconnect::of(ended), |code| Disconnect::GoAway(*code));
+                lock(&self.progress).enter(Connectivity::Idle, Some(lost));
             }
             _ = not_in_use => {
                 self.socket.store(None);
@@ -246,11 +274,11 @@ impl Connection {
 }
 
 impl Progress {
-    fn enter(&mut self, state: Connectivity) {
+    fn enter(&mut self, state: Connectivity, lost: Option<Disconnect>) {
         if state == Connectivity::Ready {
             self.failures = 0;
         }
-        self.users.iter().for_each(|user| user.tell(state.clone()));
+        self.users.iter().for_each(|user| user.tell(state.clone(), lost));
         self.state = state;
         self.since = SystemTime::now();
         self.changes = self.changes.saturating_add(1);
@@ -258,9 +286,26 @@ impl Progress {
 }
 
 impl User {
-    fn tell(&self, state: Connectivity) {
+    fn tell(&self, state: Connectivity, lost: Option<Disconnect>) {
         // The driver may be gone: then nobody needs to know.
-        let _ = self.news.send((self.id, state));
+        let _ = self.news.send(News { id: self.id, state, lost });
+    }
+}
+
+impl Disconnect {
+    /// Of a connection that the peer ended without a GOAWAY.
+    fn of(ended: Result<(), hyper::Error>) -> Self {
+        let Err(error) = ended else { return Self::Unknown };
+        if error.is_timeout() {
+            return Self::TimedOut;
+        }
+        match failure::io_error(&error).map(std::io::Error::kind) {
+            Some(ErrorKind::ConnectionReset) => Self::Reset,
+            Some(ErrorKind::TimedOut) => Self::TimedOut,
+            Some(ErrorKind::ConnectionAborted) => Self::Aborted,
+            Some(_) => Self::Socket,
+            None => Self::Unknown,
+        }
     }
 }
 

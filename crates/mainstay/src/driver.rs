@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Input, Snapshot, SubchannelId};
+use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
 use mainstay_xds::Time;
 use mainstay_xds::client::{Event, Report};
 use mainstay_xds::deps::DnsName;
@@ -12,10 +12,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::ads::{AdsStreams, Service};
+use crate::connection::News;
 use crate::hub::{HubStatus, Plan, Query, Shared};
 use crate::random::Random;
 use crate::subchannel::{Subchannel, Subchannels};
 use crate::task::Task;
+use crate::telemetry::XdsObserver;
 
 /// Owns the core of a channel and everything that it asks for.
 pub(crate) struct Driver {
@@ -25,9 +27,12 @@ pub(crate) struct Driver {
     pub(crate) lookups: BTreeMap<DnsName, Task>,
     pub(crate) inputs: mpsc::Receiver<Input>,
     pub(crate) input_sender: mpsc::Sender<Input>,
-    pub(crate) connection_news: mpsc::UnboundedReceiver<(SubchannelId, Connectivity)>,
+    pub(crate) connection_news: mpsc::UnboundedReceiver<News>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) queries: mpsc::UnboundedReceiver<Query>,
+    pub(crate) observer: XdsObserver,
+    /// Whether the client may have changed since the observer looked at it.
+    pub(crate) client_stirred: bool,
     pub(crate) plan: Plan,
     pub(crate) start: Instant,
 }
@@ -54,7 +59,7 @@ impl Driver {
             tokio::select! {
                 _ = &mut closed => break,
                 Some(input) = self.inputs.recv() => self.handle(input),
-                Some((id, state)) = self.connection_news.recv() => self.handle(Input::Connectivity(id, state)),
+                Some(news) = self.connection_news.recv() => self.hear(news),
                 Some(query) = self.queries.recv() => self.answer(query),
                 () = due => self.handle(Input::Timeout),
             }
@@ -72,6 +77,7 @@ impl Driver {
     }
 
     fn handle(&mut self, input: Input) {
+        self.client_stirred |= !matches!(input, Input::Connectivity(..) | Input::Wake(_));
         match &input {
             Input::Xds(Event::Closed(stream, _)) => self.streams.close(Service::Ads, *stream),
             Input::Load(Event::Closed(stream, cause)) => {
@@ -85,12 +91,17 @@ impl Driver {
         self.core.handle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels }, input);
     }
 
+    fn hear(&mut self, news: News) {
+        self.subchannels.note(&news);
+        self.handle(Input::Connectivity(news.id, news.state));
+    }
+
     /// Takes in what is there already, from each side in turn. Whether there was anything.
     fn handle_more(&mut self) -> bool {
         let (input, news) = (self.inputs.try_recv().ok(), self.connection_news.try_recv().ok());
         let any = input.is_some() || news.is_some();
-        let news = news.map(|(id, state)| Input::Connectivity(id, state));
-        input.into_iter().chain(news).for_each(|input| self.handle(input));
+        input.into_iter().for_each(|input| self.handle(input));
+        news.into_iter().for_each(|news| self.hear(news));
         any
     }
 
@@ -118,6 +129,7 @@ impl Driver {
                     changed = true;
                     log(&self.plan.target.canonical, &report);
                     self.note(&report);
+                    self.observer.note(&report);
                     if let Some(progress) = progress(&report) {
                         self.shared.progress.store(Some(Arc::new(progress)));
                     }
@@ -128,6 +140,9 @@ impl Driver {
                     self.shared.published.send_modify(|count| *count = count.wrapping_add(1));
                 }
             }
+        }
+        if std::mem::take(&mut self.client_stirred) {
+            self.observer.look_at(self.core.client());
         }
         if changed {
             self.shared.changed.send_modify(|count| *count = count.wrapping_add(1));
@@ -164,6 +179,7 @@ impl Driver {
     }
 
     fn answer(&mut self, query: Query) {
+        self.client_stirred |= matches!(query, Query::Hold(_) | Query::Release(_));
         match query {
             Query::Wake(wake) => self.handle(Input::Wake(wake)),
             Query::Hold(cluster) => self.core.subscribe_cluster(self.now(), &cluster),
@@ -211,7 +227,7 @@ fn log(target: &str, report: &Report) {
         Report::Unreachable(server, cause, pause) => {
             tracing::warn!(target, server = server.server_uri, cause, ?pause, "xDS server cannot be reached");
         }
-        Report::Nacked(server, resource_type, version, error) => {
+        Report::Nacked(server, resource_type, version, _, error) => {
             tracing::warn!(target, server = server.server_uri, %resource_type, %version, error, "xDS response rejected");
         }
         Report::TimedOut(server, resource) => {

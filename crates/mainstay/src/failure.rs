@@ -29,6 +29,19 @@ pub(crate) fn is_refusal(error: &hyper::Error) -> bool {
     false
 }
 
+/// What was wrong with the socket, if that is the cause.
+pub(crate) fn io_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        let io = cause.downcast_ref::<h2::Error>().and_then(h2::Error::get_io);
+        if let Some(io) = io.or_else(|| cause.downcast_ref()) {
+            return Some(io);
+        }
+        next = cause.source();
+    }
+    None
+}
+
 /// An error with all its causes, each once.
 pub(crate) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();

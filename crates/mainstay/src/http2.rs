@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tonic::Status;
+
+use crate::frames::{Frames, Seen};
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
@@ -45,6 +47,8 @@ pub(crate) struct Established<B: Outgoing> {
     pub(crate) sender: http2::SendRequest<B>,
     pub(crate) driver: Driver<B>,
     pub(crate) ends: Ends,
+    /// The code of the first GOAWAY of the peer, once there was one.
+    pub(crate) goaway: Arc<OnceLock<u32>>,
 }
 
 /// The ends of a connection, as channelz shows them.
@@ -154,8 +158,14 @@ async fn handshake<B: Outgoing>(
     ends: Ends,
 ) -> Result<Established<B>, ConnectError> {
     let (greeted, greeting) = oneshot::channel();
-    let transport =
-        Transport { stream, header: [0; FRAME_HEADER], seen: 0, greeted: Some(greeted), write_failed: false };
+    let goaway = Arc::new(OnceLock::new());
+    let transport = Transport {
+        stream,
+        frames: Frames::new(),
+        greeted: Some(greeted),
+        goaway: goaway.clone(),
+        write_failed: false,
+    };
     let io = Io(TokioIo::new(transport));
     let mut builder = http2::Builder::new(Executor);
     builder
@@ -174,7 +184,7 @@ async fn handshake<B: Outgoing>(
     tokio::select! {
         biased;
         greeting = greeting => match greeting {
-            Ok(FirstWord::Settings) => Ok(Established { sender, driver, ends }),
+            Ok(FirstWord::Settings) => Ok(Established { sender, driver, ends, goaway }),
             Ok(FirstWord::Other) => Err(ConnectError::NotHttp2(address.clone())),
             Ok(FirstWord::Error(error)) => Err(ConnectError::BrokenOff(address.clone(), error)),
             Err(_) => Err(ConnectError::Silent(address.clone())),
@@ -207,16 +217,16 @@ pub(crate) struct Io(TokioIo<Transport>);
 
 /// The bytes of a connection.
 ///
-/// Watches the first frame header that the peer sends: it must be SETTINGS on stream 0. And reads to the end what a
+/// Watches the frames that the peer sends: the first must be SETTINGS on stream 0, and a GOAWAY is noted. And reads to the end what a
 /// peer that has closed the connection said before. A server that drains says last which requests it did not process
 /// (GOAWAY), then closes; a request that meets the closed socket fails to be written, and h2 would give up there, with
 /// the last word unread. So writing never fails here: what cannot be written is thrown away, and the end comes when
 /// there is nothing left to read, which follows at once, as only a connection that is gone refuses bytes.
 struct Transport {
     stream: Box<dyn Stream>,
-    header: [u8; FRAME_HEADER],
-    seen: usize,
+    frames: Frames,
     greeted: Option<oneshot::Sender<FirstWord>>,
+    goaway: Arc<OnceLock<u32>>,
     write_failed: bool,
 }
 
@@ -280,27 +290,21 @@ impl AsyncRead for Transport {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if self.greeted.is_some() {
-            if let Poll::Ready(Err(error)) = &polled
-                && let Some(greeted) = self.greeted.take()
-            {
-                let _ = greeted.send(FirstWord::Error(io::Error::new(error.kind(), error.to_string())));
-            }
-            for &byte in buf.filled()[before..].iter().take(FRAME_HEADER) {
-                if self.seen < FRAME_HEADER {
-                    let at = self.seen;
-                    self.header[at] = byte;
-                    self.seen += 1;
+        if let Poll::Ready(Err(error)) = &polled
+            && let Some(greeted) = self.greeted.take()
+        {
+            let _ = greeted.send(FirstWord::Error(io::Error::new(error.kind(), error.to_string())));
+        }
+        let Self { frames, greeted, goaway, .. } = &mut *self;
+        frames.follow(&buf.filled()[before..], |seen| match seen {
+            Seen::First { settings } => {
+                let word = if settings { FirstWord::Settings } else { FirstWord::Other };
+                if let Some(greeted) = greeted.take() {
+                    let _ = greeted.send(word);
                 }
             }
-            if self.seen == FRAME_HEADER
-                && let Some(greeted) = self.greeted.take()
-            {
-                // Length 3 bytes, type 1, flags 1, stream id 4 (RFC 9113, section 4.1).
-                let settings = self.header[3] == 0x4 && self.header[5..] == [0; 4];
-                let _ = greeted.send(if settings { FirstWord::Settings } else { FirstWord::Other });
-            }
-        }
+            Seen::GoAway(code) => drop(goaway.set(code)),
+        });
         polled
     }
 }
@@ -378,8 +382,6 @@ impl hyper::rt::Write for Io {
         Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }
-
-const FRAME_HEADER: usize = 9;
 
 /// HTTP/2's own 64 KiB windows throttle any link with latency.
 const STREAM_WINDOW: u32 = 1 << 20;

@@ -29,6 +29,7 @@ use crate::intern::Interner;
 use crate::ledger::Books;
 use crate::load_reports::Origin;
 use crate::subchannel::{Subchannel, Subchannels};
+use crate::telemetry::{ChannelObserver, LbObserver, Telemetry, XdsObserver};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
 pub(crate) struct Hub {
@@ -37,6 +38,7 @@ pub(crate) struct Hub {
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
     pub(crate) inspector: Inspector,
+    pub(crate) observer: ChannelObserver,
     /// Dropped with the hub, which the driver notices.
     _close: oneshot::Sender<()>,
 }
@@ -54,6 +56,7 @@ pub(crate) struct Plan {
     /// How long new routes may wait for the clusters that they bring in.
     pub(crate) warm_switching: Option<Duration>,
     pub(crate) ads: AdsLimits,
+    pub(crate) telemetry: Option<Telemetry>,
 }
 
 /// What the driver and the RPCs share.
@@ -161,7 +164,15 @@ impl Hub {
         let driver = Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
                 .with_warm_switching(plan.warm_switching),
-            subchannels: Subchannels::new(runtime.id(), tls, origin, plan.connect, Interner::of(&plan.bootstrap), news),
+            subchannels: Subchannels::new(
+                runtime.id(),
+                tls,
+                origin,
+                plan.connect,
+                Interner::of(&plan.bootstrap),
+                news,
+                LbObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
+            ),
             streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
             lookups: Default::default(),
             inputs,
@@ -169,12 +180,15 @@ impl Hub {
             connection_news,
             queries: asked,
             shared: shared.clone(),
+            observer: XdsObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
+            client_stirred: true,
             plan: plan.clone(),
             start: Instant::now(),
         };
         runtime.spawn(driver.run(closed));
         let inspector = Inspector(queries);
-        Ok(Self { shared, scheme: plan.credentials.scheme(), authority, inspector, _close: close, plan })
+        let observer = ChannelObserver::new(plan.telemetry.as_ref(), &plan.target.canonical);
+        Ok(Self { shared, scheme: plan.credentials.scheme(), authority, inspector, observer, _close: close, plan })
     }
 }
 
@@ -228,6 +242,7 @@ impl PartialEq for Plan {
             && self.connect == other.connect
             && self.warm_switching == other.warm_switching
             && self.ads == other.ads
+            && self.telemetry == other.telemetry
     }
 }
 

@@ -151,8 +151,10 @@ fn words(report: &Report) -> (bool, String) {
         Report::StreamEnded(_, cause, pause) => (false, format!("stream ended, opened again in {pause:.1?}: {cause}")),
         Report::FellBack(authority, server) => (true, format!("{authority} fell back to {}", server.server_uri)),
         Report::Recovered(authority, server) => (false, format!("{authority} returned to {}", server.server_uri)),
-        Report::Acked(_, kind, version, count) => (false, format!("{count} {kind} accepted, version {version:?}")),
-        Report::Nacked(_, kind, version, error) => (true, format!("{kind} version {version:?} rejected: {error}")),
+        Report::Acked(_, kind, version, received) => {
+            (false, format!("{} {kind} accepted, version {version:?}", received.resources))
+        }
+        Report::Nacked(_, kind, version, _, error) => (true, format!("{kind} version {version:?} rejected: {error}")),
         Report::TimedOut(_, resource) => (true, format!("{resource} was not sent in time")),
         Report::Ignored(_, reason) => (true, format!("message ignored: {reason}")),
         Report::DeletionIgnored(_, resource) => (true, format!("deletion of {resource} ignored")),

@@ -29,6 +29,7 @@ mod dns;
 mod driver;
 mod events;
 mod failure;
+mod frames;
 mod http2;
 mod hub;
 mod intern;
@@ -38,6 +39,7 @@ mod random;
 mod request;
 mod subchannel;
 mod task;
+mod telemetry;
 
 pub use body::ResponseBody;
 pub use channel::{BuildError, Channel, ChannelBuilder, WaitForReady};
@@ -46,3 +48,5 @@ pub use dns::{ResolveHost, SystemDns};
 pub use events::{Event, Events};
 pub use mainstay_xds::name::{AuthorityKey, ResourceKey};
 pub use mainstay_xds::resource::ResourceType;
+#[cfg(feature = "opentelemetry")]
+pub use telemetry::{Telemetry, TelemetryBuilder};

@@ -17,6 +17,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use crate::deadline::GRPC_TIMEOUT;
+use crate::telemetry::SentObserver;
 
 /// A request as the caller made it.
 pub(crate) struct Request {
@@ -34,6 +35,7 @@ pub(crate) struct RequestBody {
     attempt: u32,
     /// How many of the kept pieces this attempt has read.
     position: usize,
+    observer: SentObserver,
 }
 
 #[derive(Debug)]
@@ -86,7 +88,12 @@ impl Request {
         parts.scheme = Some(scheme);
         parts.authority = Some(authority);
         parts.path_and_query = Some(self.path.clone());
-        let mut request = http::Request::new(RequestBody { source: self.body.clone(), attempt, position: 0 });
+        let mut request = http::Request::new(RequestBody {
+            source: self.body.clone(),
+            attempt,
+            position: 0,
+            observer: SentObserver::default(),
+        });
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = Uri::from_parts(parts).expect("scheme, authority and path make a URI");
         *request.headers_mut() = self.headers.clone();
@@ -113,6 +120,13 @@ impl Request {
     }
 }
 
+impl RequestBody {
+    /// Has `observer` see what is sent.
+    pub(crate) fn observe(&mut self, observer: SentObserver) {
+        self.observer = observer;
+    }
+}
+
 impl http_body::Body for RequestBody {
     type Data = Bytes;
     type Error = Status;
@@ -125,6 +139,7 @@ impl http_body::Body for RequestBody {
         }
         if let Some(piece) = source.kept.as_ref().and_then(|kept| kept.get(this.position)) {
             this.position += 1;
+            this.observer.send(piece);
             return Poll::Ready(Some(Ok(Frame::data(piece.clone()))));
         }
         let frame = match source.second.take() {
@@ -133,7 +148,10 @@ impl http_body::Body for RequestBody {
         };
         match &frame {
             Some(Ok(frame)) => match frame.data_ref() {
-                Some(data) => source.keep(data),
+                Some(data) => {
+                    this.observer.send(data);
+                    source.keep(data);
+                }
                 None => source.kept = None,
             },
             Some(Err(_)) => source.kept = None,

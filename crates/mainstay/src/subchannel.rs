@@ -7,18 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use hyper::client::conn::http2::SendRequest;
-use mainstay_lb::{Connectivity, Counter, Host, LoadSink, SubchannelId, SubchannelSpec};
+use mainstay_lb::{Counter, Host, LoadSink, Observation, SubchannelId, SubchannelSpec};
 use mainstay_xds::client::Intern;
 use tokio::runtime;
 use tokio::sync::mpsc;
 
-use crate::connection::{ConnectSettings, Connection, ConnectionSpec, User};
+use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User};
 use crate::http2::Tls;
 use crate::intern::Interner;
 use crate::ledger;
 use crate::load_reports::{self, Origin};
 use crate::request::RequestBody;
 use crate::task::Task;
+use crate::telemetry::{LbObserver, SubchannelObserver};
 
 /// A handle of a connection to one address, as snapshots carry it.
 #[derive(Clone, Debug)]
@@ -30,11 +31,18 @@ pub(crate) struct Subchannels {
     tls: Option<Tls>,
     settings: ConnectSettings,
     interner: Interner,
-    news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
-    connections: BTreeMap<SubchannelId, Arc<Connection>>,
+    news: mpsc::UnboundedSender<News>,
+    observer: LbObserver,
+    uses: BTreeMap<SubchannelId, Use>,
     origin: Origin,
-    /// The streams of load reports on each connection.
-    load_reports: BTreeMap<SubchannelId, Vec<Task>>,
+}
+
+/// The use of a connection by one subchannel.
+struct Use {
+    connection: Arc<Connection>,
+    observer: SubchannelObserver,
+    /// The streams of load reports on it.
+    load_reports: Vec<Task>,
 }
 
 // === impl Subchannel ===
@@ -85,15 +93,23 @@ impl Subchannels {
         origin: Origin,
         settings: ConnectSettings,
         interner: Interner,
-        news: mpsc::UnboundedSender<(SubchannelId, Connectivity)>,
+        news: mpsc::UnboundedSender<News>,
+        observer: LbObserver,
     ) -> Self {
-        let (connections, load_reports) = (BTreeMap::new(), BTreeMap::new());
-        Self { runtime, tls, settings, interner, news, connections, origin, load_reports }
+        Self { runtime, tls, settings, interner, news, observer, uses: BTreeMap::new(), origin }
+    }
+
+    /// Sees what happened to a connection in use.
+    pub(crate) fn note(&mut self, news: &News) {
+        if let Some(used) = self.uses.get_mut(&news.id) {
+            used.observer.note(&news.state, news.lost);
+        }
     }
 
     /// The connections in use, each once.
     pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
-        let by_id: BTreeMap<_, _> = self.connections.values().map(|found| (found.ledger().id, found.clone())).collect();
+        let found = self.uses.values().map(|used| (used.connection.ledger().id, used.connection.clone()));
+        let by_id: BTreeMap<_, _> = found.collect();
         by_id.into_values().collect()
     }
 
@@ -108,19 +124,19 @@ impl Host for Subchannels {
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Subchannel {
         let (runtime, address, tls, settings) = (self.runtime, spec.address, self.tls.clone(), self.settings);
         let connection = Connection::join(ConnectionSpec { runtime, address, tls, settings }, self.user(id));
-        self.connections.insert(id, connection.clone());
+        let observer = self.observer.subchannel(&spec.origin, self.tls.is_some());
+        self.uses.insert(id, Use { connection: connection.clone(), observer, load_reports: Vec::new() });
         Subchannel(connection)
     }
 
     fn connect(&mut self, id: SubchannelId) {
-        if let Some(connection) = self.connections.get(&id).filter(|_| self.settings.enabled) {
-            connection.connect();
+        if let Some(used) = self.uses.get(&id).filter(|_| self.settings.enabled) {
+            used.connection.connect();
         }
     }
 
     fn watch_load(&mut self, id: SubchannelId, period: Duration, sink: LoadSink) {
-        if let Some(connection) = self.connections.get(&id) {
-            let tasks = self.load_reports.entry(id).or_default();
+        if let Some(Use { connection, load_reports: tasks, .. }) = self.uses.get_mut(&id) {
             tasks.retain(|task| !task.is_finished());
             let (origin, connection) = (self.origin.clone(), connection.clone());
             tasks.push(Task::spawn(load_reports::collect(origin, connection, period, sink)));
@@ -128,8 +144,8 @@ impl Host for Subchannels {
     }
 
     fn release(&mut self, id: SubchannelId) {
-        self.load_reports.remove(&id); // Or the connection would never be done.
-        if let Some(connection) = self.connections.remove(&id) {
+        if let Some(Use { connection, load_reports, .. }) = self.uses.remove(&id) {
+            drop(load_reports); // Or the connection would never be done.
             connection.leave(&self.user(id));
         }
     }
@@ -143,6 +159,10 @@ impl Host for Subchannels {
         COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).of(cluster, eds_service)
     }
 
+    fn observe(&mut self, observation: &Observation) {
+        self.observer.note(observation);
+    }
+
     fn interner(&mut self) -> Option<&mut dyn Intern> {
         Some(&mut self.interner)
     }
@@ -151,8 +171,8 @@ impl Host for Subchannels {
 impl Drop for Subchannels {
     /// A driver that is dropped with its runtime has released nothing.
     fn drop(&mut self) {
-        for (id, connection) in std::mem::take(&mut self.connections) {
-            connection.leave(&self.user(id));
+        for (id, used) in std::mem::take(&mut self.uses) {
+            used.connection.leave(&self.user(id));
         }
     }
 }

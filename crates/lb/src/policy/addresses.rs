@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mainstay_xds::Choose;
 use mainstay_xds::resource::endpoint::Endpoint;
 
-use super::PriorityConfig;
+use super::{Placed, PriorityConfig};
 use crate::tree::SubchannelSpec;
 
 /// Identity of an endpoint: its addresses in any order (L-102).
@@ -18,11 +18,12 @@ pub(crate) enum AddressSet {
 }
 
 /// The addresses of `endpoints` in order, IPv6 and IPv4 in turn, each once.
-pub(crate) fn flatten<'a>(endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Vec<Arc<SubchannelSpec>> {
+pub(crate) fn flatten<'a>(endpoints: impl IntoIterator<Item = Placed<'a>>) -> Vec<Arc<SubchannelSpec>> {
     let mut specs = Vec::new();
     for endpoint in endpoints {
         for &address in endpoint.addresses.as_slice() {
-            specs.push(Arc::new(SubchannelSpec { address, hostname: endpoint.hostname.clone() }));
+            let (hostname, origin) = (endpoint.hostname.clone(), Arc::clone(endpoint.origin));
+            specs.push(Arc::new(SubchannelSpec { address, hostname, origin }));
         }
     }
     if specs.len() > 1 { interleave(specs) } else { specs }
@@ -49,7 +50,7 @@ fn interleave(specs: Vec<Arc<SubchannelSpec>>) -> Vec<Arc<SubchannelSpec>> {
 /// The endpoints in a random order in which heavier ones tend to come first (A113).
 ///
 /// Sorting by `u^(1/weight)` is the same as by `ln(u) / weight`.
-pub(crate) fn shuffle<'a>(config: &'a PriorityConfig, choose: &mut dyn Choose) -> Vec<&'a Endpoint> {
+pub(crate) fn shuffle<'a>(config: &'a PriorityConfig, choose: &mut dyn Choose) -> Vec<Placed<'a>> {
     let key = |(weight, endpoint)| {
         let u = (choose.choose(DRAWS) + 1) as f64 / (DRAWS + 1) as f64;
         (u.ln() / f64::from(weight), endpoint)
@@ -66,7 +67,7 @@ pub(crate) fn weights(config: &PriorityConfig) -> impl Iterator<Item = u32> {
     config.localities.iter().flat_map(move |locality| {
         let sum: u64 = locality.endpoints().map(|endpoint| u64::from(endpoint.weight)).sum();
         let of_locality = share(locality.weight, localities);
-        let weight = move |endpoint: &Endpoint| (of_locality * share(endpoint.weight, sum)) >> 31;
+        let weight = move |endpoint: Placed<'_>| (of_locality * share(endpoint.weight, sum)) >> 31;
         locality.endpoints().map(weight).map(|weight| u32::try_from(weight).unwrap_or(u32::MAX).max(1))
     })
 }
@@ -128,14 +129,21 @@ mod tests {
 
     fn addresses(list: &[&str]) -> Vec<String> {
         let endpoints: Vec<Endpoint> = list.iter().map(|text| endpoint(text)).collect();
-        flatten(&endpoints).iter().map(|spec| spec.address.to_string()).collect()
+        let origin = Arc::default();
+        let placed = endpoints.iter().map(|endpoint| Placed { endpoint, origin: &origin });
+        flatten(placed).iter().map(|spec| spec.address.to_string()).collect()
     }
 
     fn weights_of(localities: &[(u32, &[u32])]) -> Vec<u32> {
         let locality = |(weight, endpoints): &(u32, &[u32])| {
             let weighted = |weight: &u32| Endpoint { weight: *weight, ..endpoint("1.0.0.1:1") };
             let endpoints = Arc::new(EndpointCollection { endpoints: endpoints.iter().map(weighted).collect() });
-            LocalityConfig { locality: Arc::new(Locality::default()), weight: *weight, endpoints }
+            LocalityConfig {
+                locality: Arc::new(Locality::default()),
+                origin: Arc::default(),
+                weight: *weight,
+                endpoints,
+            }
         };
         let localities = localities.iter().map(locality).collect();
         weights(&PriorityConfig { lb_policy: LbPolicy::RoundRobin, localities, counted: false }).collect()

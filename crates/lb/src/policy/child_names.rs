@@ -91,6 +91,7 @@ mod tests {
     fn priorities(text: &str) -> Vec<Vec<LocalityConfig>> {
         let locality = |zone: &str| LocalityConfig {
             locality: Arc::new(Locality { zone: zone.into(), ..Locality::default() }),
+            origin: Arc::default(),
             weight: 1,
             endpoints: Arc::default(),
         };

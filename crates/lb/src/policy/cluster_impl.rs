@@ -15,7 +15,7 @@ use super::{Cx, Event, LeafCluster, LocalityConfig, Policy, PriorityConfig, Stat
 use crate::breaker::Counter;
 use crate::picker::{ClusterPicker, Picker};
 use crate::pool::{Handles, Pool};
-use crate::tree::Subchannel;
+use crate::tree::{Origin, Subchannel};
 
 /// One leaf cluster at work.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -93,7 +93,7 @@ impl Policy for ClusterImpl {
 /// The priorities of a cluster. There is always one, so that drops and errors work (L-58).
 fn children(config: &ClusterConfig, names: &mut ChildNames) -> Vec<ChildConfig<PriorityConfig>> {
     let mut priorities = match &config.children {
-        ClusterChildren::Endpoints(Some(endpoints)) => resolve(endpoints),
+        ClusterChildren::Endpoints(Some(endpoints)) => resolve(&config.name, endpoints),
         ClusterChildren::Endpoints(None) | ClusterChildren::Aggregate(_) => Vec::new(),
     };
     if priorities.is_empty() {
@@ -132,12 +132,13 @@ fn load(
 }
 
 /// The localities of each priority with the endpoints they really have.
-fn resolve(resolved: &ResolvedEndpoints) -> Vec<Vec<LocalityConfig>> {
+fn resolve(cluster: &Arc<str>, resolved: &ResolvedEndpoints) -> Vec<Vec<LocalityConfig>> {
     let priorities = resolved.priorities().zip(&resolved.endpoints.priorities);
     let localities = |(joined, priority): (Vec<JoinedLocality<'_>>, &EdsPriority)| {
         let localities = joined.into_iter().zip(&priority.localities);
         let localities = localities.map(|(joined, from)| LocalityConfig {
             locality: Arc::clone(joined.locality),
+            origin: Arc::new(Origin { cluster: Arc::clone(cluster), locality: Arc::clone(joined.locality) }),
             weight: joined.weight,
             endpoints: collection(resolved, joined, &from.source),
         });

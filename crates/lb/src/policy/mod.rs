@@ -14,6 +14,7 @@
 
 use std::fmt;
 use std::hash::Hash;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use mainstay_xds::deps::ClusterConfig;
@@ -26,7 +27,7 @@ use crate::breaker::Counter;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
 use crate::timers::{Owner, TimerKind, Timers};
-use crate::tree::{Subchannel, SubchannelId};
+use crate::tree::{Observation, Origin, Subchannel, SubchannelId};
 use outlier_detection::Health;
 
 mod addresses;
@@ -77,6 +78,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) cluster: u32,
     /// Whether a parent swallows re-resolution requests (L-72).
     pub(crate) ignore_reresolution: bool,
+    /// What metrics want to know.
+    pub(crate) observations: &'a mut Vec<Observation>,
 }
 
 /// Something that happened to a policy or to a part of it.
@@ -147,8 +150,16 @@ pub(crate) struct PriorityConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LocalityConfig {
     pub(crate) locality: Arc<Locality>,
+    pub(crate) origin: Arc<Origin>,
     pub(crate) weight: u32,
     pub(crate) endpoints: Arc<EndpointCollection>,
+}
+
+/// An endpoint with where it belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed<'a> {
+    pub(crate) endpoint: &'a Endpoint,
+    pub(crate) origin: &'a Arc<Origin>,
 }
 
 impl Cx<'_> {
@@ -177,14 +188,26 @@ impl Cx<'_> {
 
 impl PriorityConfig {
     /// Every endpoint that may get traffic, localities in order.
-    fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+    fn endpoints(&self) -> impl Iterator<Item = Placed<'_>> {
         self.localities.iter().flat_map(LocalityConfig::endpoints)
     }
 }
 
 impl LocalityConfig {
     /// Its endpoints that may get traffic: draining ones are for session affinity only (L-96).
-    fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
-        self.endpoints.endpoints.iter().filter(|endpoint| endpoint.health != HealthStatus::Draining)
+    fn endpoints(&self) -> impl Iterator<Item = Placed<'_>> {
+        self.all().filter(|endpoint| endpoint.health != HealthStatus::Draining)
+    }
+
+    fn all(&self) -> impl Iterator<Item = Placed<'_>> {
+        self.endpoints.endpoints.iter().map(|endpoint| Placed { endpoint, origin: &self.origin })
+    }
+}
+
+impl Deref for Placed<'_> {
+    type Target = Endpoint;
+
+    fn deref(&self) -> &Endpoint {
+        self.endpoint
     }
 }

@@ -19,7 +19,7 @@ use crate::calls::{CallCounter, Calls};
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
 use crate::timers::{Owner, TimerKind};
-use crate::tree::Subchannel;
+use crate::tree::{DetectionMethod, Observation, Subchannel, UnenforcedReason};
 
 /// A leaf cluster, with or without detection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +44,8 @@ pub(crate) struct Membership {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Detector {
     owner: Owner,
+    /// The name of the cluster.
+    cluster: Arc<str>,
     config: Config,
     /// When the interval that runs began, and when it ends.
     began: Time,
@@ -75,6 +77,8 @@ struct Judge<'a> {
     total: usize,
     ejected: usize,
     max_percent: u32,
+    cluster: &'a Arc<str>,
+    observations: &'a mut Vec<Observation>,
 }
 
 // === impl OutlierDetection ===
@@ -186,8 +190,14 @@ impl Health {
 impl Detector {
     fn new(cx: &mut Cx<'_>, settings: &Config, config: &ClusterConfig) -> Self {
         let (owner, began) = (cx.new_owner(), cx.now);
-        let mut detector =
-            Self { owner, config: settings.clone(), began, due: began + interval(settings), health: Health::default() };
+        let mut detector = Self {
+            owner,
+            cluster: Arc::clone(&config.name),
+            config: settings.clone(),
+            began,
+            due: began + interval(settings),
+            health: Health::default(),
+        };
         detector.health.update(cx, config);
         cx.timers.start(detector.due, owner, TimerKind::Interval);
         detector
@@ -219,6 +229,8 @@ impl Detector {
             total: endpoints.len(),
             ejected: was_ejected.iter().filter(|ejected| **ejected).count(),
             max_percent: self.config.max_ejection_percent,
+            cluster: &self.cluster,
+            observations: &mut *cx.observations,
         };
         if let Some(algorithm) = &self.config.success_rate {
             judge.by_success_rate(&mut endpoints, algorithm);
@@ -259,7 +271,8 @@ impl Judge<'_> {
         let variance = busy.iter().map(|judged| (judged.calls.success_rate() - mean).powi(2)).sum::<f64>() / count;
         let threshold = mean - variance.sqrt() * (f64::from(algorithm.stdev_factor) / 1000.0);
         let is_outlier = |judged: &Judged<'_>| judged.calls.success_rate() < threshold;
-        self.eject(busy.iter_mut().map(|judged| &mut **judged), is_outlier, algorithm.enforcement);
+        let method = DetectionMethod::SuccessRate;
+        self.eject(busy.iter_mut().map(|judged| &mut **judged), is_outlier, method, algorithm.enforcement);
     }
 
     /// Ejects endpoints that fail more than a share of their RPCs (L-80).
@@ -271,7 +284,8 @@ impl Judge<'_> {
         let is_outlier = |Judged { calls, .. }: &Judged<'_>| {
             u128::from(calls.failures) * 100 > u128::from(algorithm.threshold) * u128::from(calls.total())
         };
-        self.eject(busy.iter_mut().map(|judged| &mut **judged), is_outlier, algorithm.enforcement);
+        let method = DetectionMethod::FailurePercentage;
+        self.eject(busy.iter_mut().map(|judged| &mut **judged), is_outlier, method, algorithm.enforcement);
     }
 
     /// Ejects outliers. One that is out already does not count again for the calls that it still had.
@@ -279,17 +293,23 @@ impl Judge<'_> {
         &mut self,
         endpoints: impl Iterator<Item = &'e mut Judged<'j>>,
         is_outlier: impl Fn(&Judged<'_>) -> bool,
+        method: DetectionMethod,
         enforcement: u32,
     ) {
         for judged in endpoints {
-            if self.ejected > 0 && self.ejected * 100 >= self.max_percent as usize * self.total {
-                return; // L-81: but one may always be.
+            if judged.endpoint.ejected_at.is_some() || !is_outlier(judged) {
+                continue;
             }
-            let new = judged.endpoint.ejected_at.is_none();
-            if new && is_outlier(judged) && (enforcement >= 100 || self.choose.choose(100) < u64::from(enforcement)) {
+            let unenforced = if self.ejected > 0 && self.ejected * 100 >= self.max_percent as usize * self.total {
+                Some(UnenforcedReason::MaxEjectionOverflow) // L-81: but one may always be.
+            } else if enforcement < 100 && self.choose.choose(100) >= u64::from(enforcement) {
+                Some(UnenforcedReason::EnforcementPercentage)
+            } else {
                 judged.endpoint.eject(self.now);
                 self.ejected += 1;
-            }
+                None
+            };
+            self.observations.push(Observation::Outlier { cluster: Arc::clone(self.cluster), method, unenforced });
         }
     }
 }

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use mainstay_xds::Time;
 use mainstay_xds::resource::cluster::{Cluster, OverrideHostStatuses};
-use mainstay_xds::resource::endpoint::{Endpoint, HealthStatus};
+use mainstay_xds::resource::endpoint::HealthStatus;
 
 use super::addresses::AddressSet;
 use super::endpoint_policy::EndpointPolicy;
 use super::priority::{ChildConfig, Priority};
-use super::{Cx, Event, PriorityConfig, State, What};
+use super::{Cx, Event, LocalityConfig, Placed, PriorityConfig, State, What};
 use crate::calls::CallCounter;
 use crate::picker::{HostLink, OverridePicker, Picker, Ready, SessionHost};
 use crate::pool::{Handles, Pool};
@@ -154,7 +154,7 @@ impl Sessions {
         let statuses = cluster.override_host_statuses;
         let localities = children.iter().flat_map(|child| &child.config.localities);
         let mut old = std::mem::take(&mut self.hosts);
-        for endpoint in localities.flat_map(|locality| &locality.endpoints.endpoints) {
+        for endpoint in localities.flat_map(LocalityConfig::all) {
             // Nobody else looks after one that drains (L-96).
             if endpoint.health != HealthStatus::Draining || statuses.draining {
                 self.list(cx, &mut old, endpoint, allows(statuses, endpoint.health));
@@ -166,16 +166,22 @@ impl Sessions {
     }
 
     /// Adds the addresses of an endpoint. What is known of them stays.
-    fn list(&mut self, cx: &mut Cx<'_>, old: &mut BTreeMap<SocketAddr, Host>, endpoint: &Endpoint, allowed: bool) {
+    fn list(&mut self, cx: &mut Cx<'_>, old: &mut BTreeMap<SocketAddr, Host>, endpoint: Placed<'_>, allowed: bool) {
         let addresses = endpoint.addresses.as_slice();
-        let (set, all): (_, Arc<[SocketAddr]>) = (AddressSet::of(endpoint), addresses.into());
+        let (set, all): (_, Arc<[SocketAddr]>) = (AddressSet::of(&endpoint), addresses.into());
         for &address in addresses {
             if self.hosts.contains_key(&address) {
                 continue; // Of two endpoints with one address the first counts.
             }
-            let spec = SubchannelSpec { address, hostname: endpoint.hostname.clone() };
+            let (hostname, origin) = (endpoint.hostname.clone(), Arc::clone(endpoint.origin));
+            let spec = SubchannelSpec { address, hostname, origin };
             let mut host = match old.remove(&address) {
-                Some(host) if *host.spec == spec => host,
+                Some(mut host) if *host.spec == spec => {
+                    if host.spec.origin != spec.origin {
+                        host.spec = Arc::new(spec);
+                    }
+                    host
+                }
                 other => {
                     other.into_iter().for_each(|other| self.let_go(cx, other));
                     self.last_slot += 1;
@@ -293,6 +299,7 @@ impl Host {
         let ready = |subchannel: &S| Ready {
             subchannel: subchannel.clone(),
             hostname: self.spec.hostname.clone(),
+            origin: Arc::clone(&self.spec.origin),
             counter: self.counter.clone(),
         };
         match pool.state(id) {

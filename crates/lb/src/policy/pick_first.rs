@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_xds::Time;
-use mainstay_xds::resource::endpoint::{Addresses, Endpoint};
+use mainstay_xds::resource::endpoint::Addresses;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
 use super::addresses::AddressSet;
-use super::{Cx, Event, Policy, PriorityConfig, State, What, addresses};
+use super::{Cx, Event, Placed, Policy, PriorityConfig, State, What, addresses};
 use crate::calls::CallCounter;
 use crate::picker::{Picker, Ready};
 use crate::pool::{Handles, Pool};
@@ -97,6 +97,8 @@ impl PickFirst {
     /// Takes in a list of addresses, none of them twice.
     pub(crate) fn update(&mut self, cx: &mut Cx<'_>, specs: Vec<Arc<SubchannelSpec>>) {
         if !specs.is_empty() && specs.iter().eq(self.candidates.iter().map(|c| &c.spec)) {
+            // The same addresses; where they belong may have changed.
+            self.candidates.iter_mut().zip(specs).for_each(|(candidate, spec)| candidate.spec = spec);
             return;
         }
         let selected = self.ready();
@@ -124,12 +126,14 @@ impl PickFirst {
     }
 
     /// Takes in the addresses of one endpoint: the same as before, perhaps in another order.
-    pub(crate) fn update_endpoint(&mut self, cx: &mut Cx<'_>, endpoint: &Endpoint) {
-        let membership = cx.health.as_mut().and_then(|health| health.join(&AddressSet::of(endpoint), self.owner));
+    pub(crate) fn update_endpoint(&mut self, cx: &mut Cx<'_>, endpoint: Placed<'_>) {
+        let membership = cx.health.as_mut().and_then(|health| health.join(&AddressSet::of(&endpoint), self.owner));
         self.ejected = membership.as_ref().is_some_and(|membership| membership.ejected);
         self.counter = membership.map(|membership| membership.counter);
         let same = match (&endpoint.addresses, &*self.candidates) {
-            (Addresses::One(new), [old]) => *new == old.spec.address && endpoint.hostname == old.spec.hostname,
+            (Addresses::One(new), [Candidate { spec: old, .. }]) => {
+                *new == old.address && endpoint.hostname == old.hostname && *endpoint.origin == old.origin
+            }
             _ => false,
         };
         if !same {
@@ -195,7 +199,9 @@ impl PickFirst {
         }
         let candidate = self.candidates.get(index as usize)?;
         let subchannel = handles.get(candidate.subchannel?)?.clone();
-        Some(Ready { subchannel, hostname: candidate.spec.hostname.clone(), counter: self.counter.clone() })
+        let SubchannelSpec { hostname, origin, .. } = &*candidate.spec;
+        let (hostname, origin) = (hostname.clone(), Arc::clone(origin));
+        Some(Ready { subchannel, hostname, origin, counter: self.counter.clone() })
     }
 
     /// Why the last attempt failed, or a connection is not used.

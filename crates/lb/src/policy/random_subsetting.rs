@@ -63,7 +63,7 @@ fn subset(config: &PriorityConfig, seed: u64) -> PriorityConfig {
     let rank = |endpoint: &Endpoint| {
         (xxh64(endpoint.addresses.first().to_string().as_bytes(), seed), endpoint.addresses.first())
     };
-    let mut ranks: Vec<_> = config.endpoints().map(rank).collect();
+    let mut ranks: Vec<_> = config.endpoints().map(|endpoint| rank(&endpoint)).collect();
     if ranks.len() <= size {
         return PriorityConfig { lb_policy, ..config.clone() };
     }
@@ -71,7 +71,8 @@ fn subset(config: &PriorityConfig, seed: u64) -> PriorityConfig {
     let (_, first_out, _) = ranks.select_nth_unstable(size);
     let first_out = *first_out;
     let localities = config.localities.iter().map(|locality| {
-        let chosen = locality.endpoints().filter(|endpoint| rank(endpoint) < first_out).cloned().collect();
+        let chosen = locality.endpoints().filter(|endpoint| rank(endpoint) < first_out);
+        let chosen = chosen.map(|endpoint| endpoint.endpoint.clone()).collect();
         LocalityConfig { endpoints: Arc::new(EndpointCollection { endpoints: chosen }), ..locality.clone() }
     });
     PriorityConfig { lb_policy, localities: localities.collect(), ..config.clone() }

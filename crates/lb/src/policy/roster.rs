@@ -11,7 +11,7 @@ use mainstay_xds::resource::endpoint::Endpoint;
 
 use super::addresses::AddressSet;
 use super::pick_first::PickFirst;
-use super::{Cx, Event, State, What};
+use super::{Cx, Event, Placed, State, What};
 use crate::picker::Picker;
 use crate::pool::Pool;
 use crate::timers::Owner;
@@ -80,7 +80,7 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> Roster<T> {
     pub(crate) fn update<'a>(
         &mut self,
         cx: &mut Cx<'_>,
-        endpoints: impl Iterator<Item = &'a Endpoint>,
+        endpoints: impl Iterator<Item = Placed<'a>>,
         mut mark: impl FnMut(&mut T, &Endpoint),
     ) {
         let places = (0..).zip(&self.members).map(|(at, m)| (AddressSet::new(m.machine.addresses()), (at, false)));
@@ -89,11 +89,11 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> Roster<T> {
         let mut stays = vec![false; self.members.len()];
         self.order.clear();
         for endpoint in endpoints {
-            let at = match known.entry(AddressSet::of(endpoint)) {
+            let at = match known.entry(AddressSet::of(&endpoint)) {
                 Entry::Occupied(mut place) => {
                     let (at, listed) = *place.get();
                     if listed {
-                        mark(&mut self.members[at].mark, endpoint);
+                        mark(&mut self.members[at].mark, &endpoint);
                         continue;
                     }
                     place.insert((at, true));
@@ -113,7 +113,7 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> Roster<T> {
             };
             let member = &mut self.members[at];
             member.machine.update_endpoint(cx, endpoint);
-            mark(&mut member.mark, endpoint);
+            mark(&mut member.mark, &endpoint);
             self.order.push(member.machine.slot());
         }
         let mut stays = stays.into_iter();

@@ -7,6 +7,7 @@ use mainstay_xds::resource::cluster::{FailurePercentageEjection, OutlierDetectio
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
 use crate::testbed::{World, aggregate, config, edit_cluster, eds, with_policy};
+use crate::{DetectionMethod, Observation, UnenforcedReason};
 
 #[test]
 fn an_endpoint_far_below_the_mean_is_ejected_and_returns() {
@@ -132,6 +133,32 @@ fn enforcement_is_by_chance() {
     end_interval(&mut world);
     assert_eq!(world.script.bounds[..2], [100, 100], "L-80: a draw for each outlier");
     assert_eq!(used(&mut world), [1, 3, 4, 5], "L-80");
+}
+
+#[test]
+fn what_is_found_is_told_and_why_it_was_not_ejected() {
+    let found = |world: &mut World| {
+        let observations = std::mem::take(&mut world.host.observations);
+        let brief = observations.into_iter().map(|Observation::Outlier { cluster, method, unenforced }| {
+            assert_eq!(&*cluster, "c", "S-64");
+            (method, unenforced)
+        });
+        brief.collect::<Vec<_>>()
+    };
+    let mut by_rate = world("a=1,2,3,4,5", SUCCESS_RATE);
+    by_rate.calls(50, half_of(3));
+    end_interval(&mut by_rate);
+    assert_eq!(found(&mut by_rate), [(DetectionMethod::SuccessRate, None)], "S-75");
+
+    let settings = FailurePercentageEjection { enforcement: 30, ..FAILURE_PERCENTAGE_DEFAULT };
+    let settings = OutlierDetection { failure_percentage: Some(settings), ..FAILURE_PERCENTAGE };
+    let mut by_percentage = world("a=1,2,3,4,5", OutlierDetection { max_ejection_percent: 20, ..settings });
+    by_percentage.calls(50, |port| if port < 4 { 14 } else { 0 });
+    by_percentage.script.draws = [30, 29].into();
+    end_interval(&mut by_percentage);
+    let of = |unenforced| (DetectionMethod::FailurePercentage, unenforced);
+    let (chance, limit) = (UnenforcedReason::EnforcementPercentage, UnenforcedReason::MaxEjectionOverflow);
+    assert_eq!(found(&mut by_percentage), [of(Some(chance)), of(None), of(Some(limit))], "S-75");
 }
 
 #[test]

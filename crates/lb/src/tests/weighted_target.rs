@@ -1,6 +1,10 @@
 //! Localities by weight.
 
-use crate::testbed::World;
+use http::HeaderMap;
+use mainstay_xds::resource::lb_policy::LbPolicy;
+
+use crate::testbed::{Script, World, config, eds, with_policy};
+use crate::{Decision, Rpc};
 
 #[test]
 fn localities_share_exactly_by_weight() {
@@ -77,6 +81,29 @@ fn a_text_names_a_few_localities_and_counts_the_rest() {
     (1..=5).for_each(|port| world.fail(port));
     let text = world.rpc();
     assert!(text.contains("locality c: ") && !text.contains("locality d: ") && text.contains("; and 2 more"), "{text}");
+}
+
+#[test]
+fn an_endpoint_that_moves_to_another_locality_keeps_its_connection_and_rpcs_know_where_they_go() {
+    for policy in [LbPolicy::WrrLocality(LbPolicy::RoundRobin.into()), LbPolicy::PickFirst { shuffle: false }] {
+        let mut world = World::new();
+        world.update(config([with_policy(eds("c", "a=1"), policy.clone())]));
+        world.ready(1);
+        assert_eq!(origin(&world), ("c".to_owned(), "a".to_owned()), "S-63, S-64");
+        world.log();
+        world.update(config([with_policy(eds("c", "b=1"), policy)]));
+        assert_eq!(origin(&world), ("c".to_owned(), "b".to_owned()), "S-63");
+        assert_eq!(world.log(), "", "no RPC waits for the sake of a label");
+    }
+}
+
+/// The cluster and the locality of the endpoint that the next RPC goes to.
+fn origin(world: &World) -> (String, String) {
+    let headers = HeaderMap::new();
+    match world.snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut Script::default()) {
+        Decision::Send(to) => (to.origin.cluster.to_string(), to.origin.locality.zone.clone()),
+        other => panic!("not sent: {other:?}"),
+    }
 }
 
 #[test]

@@ -16,5 +16,7 @@ mod outlier_detection;
 mod proxy;
 mod retry;
 mod session_affinity;
+#[cfg(feature = "opentelemetry")]
+mod telemetry;
 mod view;
 mod xds_transport;

@@ -143,7 +143,7 @@ async fn behaving(client: &mut Client, behavior: &str) -> Result<(), Status> {
 }
 
 /// Lets the routes of `service` retry what is UNAVAILABLE.
-fn with_policy(mut snapshot: Snapshot, num_retries: u32, pause: Duration) -> Snapshot {
+pub(crate) fn with_policy(mut snapshot: Snapshot, num_retries: u32, pause: Duration) -> Snapshot {
     let nanos = pause.subsec_nanos().try_into().expect("less than a second");
     let pause = Some(PbDuration { seconds: pause.as_secs().try_into().expect("a short time"), nanos });
     let mut routes = resources::route("service", "service");

@@ -118,6 +118,12 @@ impl Cache {
         })
     }
 
+    /// The same without their names.
+    pub(super) fn watched_entries(&self) -> impl Iterator<Item = (ResourceType, &Entry)> {
+        let entries = self.types.iter().flat_map(|(&kind, names)| names.values().map(move |entry| (kind, entry)));
+        entries.filter(|(_, entry)| !entry.watchers.is_empty())
+    }
+
     /// The entries of one type, in order of their names.
     pub(super) fn of_type(&self, resource_type: ResourceType) -> impl Iterator<Item = (&Arc<str>, &Entry)> {
         self.types.get(&resource_type).into_iter().flatten()

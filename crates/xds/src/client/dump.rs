@@ -1,14 +1,17 @@
 //! What the client shows of itself: to CSDS, channelz and metrics.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::authority::AuthorityId;
 use super::cache::Entry;
 use super::server::{Link, Server};
 use super::{Provenance, ResourceError, XdsClient};
 use crate::bootstrap::ServerConfig;
-use crate::name::ResourceKey;
+use crate::name::{AuthorityKey, ResourceKey};
+use crate::resource::ResourceType;
 
 /// What is known of one watched resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +52,21 @@ pub enum ResourceState {
     TimedOut,
 }
 
+/// How many watched resources have this much in common (S-72).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ResourceCount {
+    /// Whose they are.
+    pub authority: AuthorityKey,
+    /// Of what type.
+    pub resource_type: ResourceType,
+    /// Where they stand.
+    pub state: ResourceState,
+    /// Whether a value is in use.
+    pub cached: bool,
+    /// How many.
+    pub count: usize,
+}
+
 /// How a server is doing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServerStatus {
@@ -84,6 +102,20 @@ impl XdsClient {
             error: entry.cached.error().cloned(),
         };
         self.cache.watched().map(status).collect()
+    }
+
+    /// The watched resources, counted by what metrics tell apart.
+    pub fn count_resources(&self) -> Vec<ResourceCount> {
+        let mut counts = BTreeMap::new();
+        for (resource_type, entry) in self.cache.watched_entries() {
+            let (state, cached) = (entry.cached.state(), entry.cached.held().is_some());
+            *counts.entry((entry.authority, resource_type, state, cached)).or_default() += 1;
+        }
+        let count = |((authority, resource_type, state, cached), count): ((AuthorityId, _, _, _), _)| {
+            let authority = self.authorities.get(authority.0)?.key.clone();
+            Some(ResourceCount { authority, resource_type, state, cached, count })
+        };
+        counts.into_iter().filter_map(count).collect()
     }
 
     /// Every server that was ever needed, in the order in which they were.

@@ -41,7 +41,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use dump::{RawValue, ResourceState, ResourceStatus, ServerState, ServerStatus};
+pub use dump::{RawValue, ResourceCount, ResourceState, ResourceStatus, ServerState, ServerStatus};
 pub use intern::{Intern, Parsed};
 
 use authority::{Authority, AuthorityId};
@@ -217,10 +217,10 @@ pub enum Report {
     FellBack(AuthorityKey, Arc<ServerConfig>),
     /// An authority returns to a higher server.
     Recovered(AuthorityKey, Arc<ServerConfig>),
-    /// A response was accepted: type, version, number of resources.
-    Acked(Arc<ServerConfig>, ResourceType, Arc<str>, usize),
-    /// A response was rejected: type, version, text of the NACK.
-    Nacked(Arc<ServerConfig>, ResourceType, Arc<str>, String),
+    /// A response was accepted: type, version, what was in it.
+    Acked(Arc<ServerConfig>, ResourceType, Arc<str>, Received),
+    /// A response was rejected: type, version, what was in it, text of the NACK.
+    Nacked(Arc<ServerConfig>, ResourceType, Arc<str>, Received, String),
     /// A resource was not sent in time.
     TimedOut(Arc<ServerConfig>, ResourceKey),
     /// A message was ignored: not a response, or of a type never asked for (P-36).
@@ -229,6 +229,17 @@ pub enum Report {
     DeletionIgnored(Arc<ServerConfig>, ResourceKey),
     /// A resource whose deletion was ignored is back, or is not watched any more (A53).
     DeletionOver(Arc<ServerConfig>, ResourceKey),
+}
+
+/// How many resources a response brought. What nobody had asked for is neither valid nor invalid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Received {
+    /// In all.
+    pub resources: usize,
+    /// Good ones, also those that have not changed (S-74).
+    pub valid: usize,
+    /// Those that cannot be used, and errors in the place of resources (S-74).
+    pub invalid: usize,
 }
 
 /// Numbers that users may change.

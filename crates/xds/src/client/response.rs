@@ -12,7 +12,7 @@ use super::intern::{Intern, Parsed};
 use super::server::ServerId;
 use super::stream::Answer;
 use super::wire::{self, DiscoveryResponse, Named, WRAPPER, Wrapper};
-use super::{Action, ErrorKind, Provenance, Report, ResourceError, XdsClient};
+use super::{Action, ErrorKind, Provenance, Received, Report, ResourceError, XdsClient};
 use crate::Time;
 use crate::invalid::Invalid;
 use crate::name::ResourceKey;
@@ -27,8 +27,8 @@ struct Reading {
     faults: Vec<String>,
     /// Faults beyond those.
     more_faults: usize,
-    /// An entry had no name that can be read, so nobody knows what is missing from the response.
-    nameless: bool,
+    /// Entries without a name that can be read: if there are any, nobody knows what is missing from the response.
+    nameless: usize,
 }
 
 /// What a response says about one resource.
@@ -84,13 +84,13 @@ impl XdsClient {
         }
         let config = self.servers[server.0].config.clone();
         let version: Arc<str> = response.version_info.into();
-        let error = reading.nack();
+        let (error, received) = (reading.nack(), reading.received(response.resources.len()));
         self.report(match &error {
-            None => Report::Acked(config.clone(), resource_type, version.clone(), response.resources.len()),
-            Some(error) => Report::Nacked(config.clone(), resource_type, version.clone(), error.clone()),
+            None => Report::Acked(config.clone(), resource_type, version.clone(), received),
+            Some(error) => Report::Nacked(config.clone(), resource_type, version.clone(), received, error.clone()),
         });
         let provenance = Provenance { server: config, version: version.clone(), at: now };
-        if resource_type.full_state() && !reading.nameless {
+        if resource_type.full_state() && reading.nameless == 0 {
             self.delete_missing(server, resource_type, &provenance, &reading.outcomes);
         }
         for (name, outcome) in reading.outcomes {
@@ -330,7 +330,7 @@ impl Reading {
         place: impl FnOnce() -> String,
     ) {
         let Some(name) = name else {
-            self.nameless = true;
+            self.nameless += 1;
             if let Outcome::Invalid(invalid) = outcome {
                 self.fault(|| format!("{}: {invalid}", place()));
             }
@@ -365,6 +365,19 @@ impl Reading {
     fn is_valid(&self) -> bool {
         let of_use = |outcome: &Outcome| matches!(outcome, Outcome::Unchanged | Outcome::Value(_));
         self.faults.is_empty() || self.outcomes.values().any(of_use)
+    }
+
+    /// What the response brought, for metrics (S-74).
+    fn received(&self, resources: usize) -> Received {
+        let mut received = Received { resources, valid: 0, invalid: self.nameless };
+        for outcome in self.outcomes.values() {
+            match outcome {
+                Outcome::Unchanged | Outcome::Value(_) => received.valid += 1,
+                Outcome::Invalid(_) | Outcome::Error { .. } => received.invalid += 1,
+                Outcome::Unasked => {}
+            }
+        }
+        received
     }
 
     /// The text of the NACK, if the response must be rejected.

@@ -303,6 +303,7 @@ impl Bed {
             health: None,
             cluster: 0,
             ignore_reresolution: false,
+            observations: &mut Vec::new(),
         };
         work(&mut self.priority, &mut cx);
     }

@@ -521,8 +521,10 @@ fn report_text(report: &Report) -> String {
         }
         Report::FellBack(_, server) => format!("FellBack {}", server.server_uri),
         Report::Recovered(_, server) => format!("Recovered {}", server.server_uri),
-        Report::Acked(server, kind, version, count) => format!("Acked {} {kind} {version} {count}", server.server_uri),
-        Report::Nacked(server, kind, version, text) => {
+        Report::Acked(server, kind, version, received) => {
+            format!("Acked {} {kind} {version} {}", server.server_uri, received.resources)
+        }
+        Report::Nacked(server, kind, version, _, text) => {
             format!("Nacked {} {kind} {version} {}", server.server_uri, short_faults(*kind, text.clone()))
         }
         Report::TimedOut(server, resource) => format!("TimedOut {} {resource}", server.server_uri),

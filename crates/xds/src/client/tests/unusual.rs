@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::talk::{Middle, Setup, response};
 use crate::Time;
 use crate::client::{
-    Action, CloseCause, ErrorKind, Event, Intern, Output, Parsed, ResourceError, ResourceState, ResourceStatus,
-    ServerState, ServerStatus, StreamId, Update, XdsClient,
+    Action, CloseCause, ErrorKind, Event, Intern, Output, Parsed, Report, ResourceCount, ResourceError, ResourceState,
+    ResourceStatus, ServerState, ServerStatus, StreamId, Update, XdsClient,
 };
 use crate::invalid::Invalid;
-use crate::name::ResourceKey;
+use crate::name::{AuthorityKey, ResourceKey};
 use crate::resource::{ParseContext, Resource, ResourceType};
 
 #[test]
@@ -93,6 +93,47 @@ fn the_dump_shows_every_state_with_value_and_error_c18() {
     talk.step("up a");
     talk.step("wait 30 s");
     assert_eq!(talk.client.dump()[0].state, ResourceState::TimedOut);
+}
+
+#[test]
+fn resources_are_counted_by_type_and_state_and_responses_by_what_was_in_them_s72_s74() {
+    let mut talk = Setup::new(&["a"]).authority("east", &["a"], false).start();
+    for name in ["one", "two", "three", "four", "five", "xdstp://east/envoy.config.listener.v3.Listener/six"] {
+        talk.step(&format!("watch LDS {name}"));
+    }
+    talk.step("watch RDS routes");
+    talk.step("up a");
+    let mut received = |words: &[&str]| {
+        let event = Event::Received(talk.stream("a", 0), response(words));
+        talk.client.handle_event(talk.now, &mut Middle, event);
+        let mut received = None;
+        while let Output::Do(action) = talk.client.poll_output() {
+            if let Action::Report(Report::Acked(_, _, _, counts) | Report::Nacked(_, _, _, counts, _)) = action {
+                received = Some((counts.resources, counts.valid, counts.invalid));
+            }
+        }
+        received
+    };
+    let first = ["LDS", "1", "A:", "one", "two", "three", "unasked"];
+    assert_eq!(received(&first), Some((4, 3, 0)), "nobody watches the last one");
+    let second = ["LDS", "2", "B:", "one", "two!!", "three", "four!!", "five??7"];
+    assert_eq!(received(&second), Some((4, 2, 3)), "unchanged is valid, an error is invalid");
+    let count = |c: &ResourceCount| {
+        let named = matches!(c.authority, AuthorityKey::Named(_));
+        (named, c.resource_type, c.state, c.cached, c.count)
+    };
+    let (lds, rds) = (ResourceType::Listener, ResourceType::RouteConfig);
+    assert_eq!(
+        talk.client.count_resources().iter().map(count).collect::<Vec<_>>(),
+        [
+            (false, lds, ResourceState::Acked, true, 2),
+            (false, lds, ResourceState::Nacked, false, 1),
+            (false, lds, ResourceState::Nacked, true, 1),
+            (false, lds, ResourceState::ReceivedError, false, 1),
+            (false, rds, ResourceState::Requested, false, 1),
+            (true, lds, ResourceState::Requested, false, 1),
+        ]
+    );
 }
 
 #[test]

@@ -1,0 +1,8 @@
+//! Metrics and traces as an exporter of OpenTelemetry gets them.
+
+mod calls;
+mod collect;
+mod policies;
+mod subchannels;
+mod traces;
+mod xds_client;
