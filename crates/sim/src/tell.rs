@@ -78,10 +78,10 @@ pub(crate) fn report(report: &Report) -> String {
         Report::FellBack(authority, server) => format!("{authority}: fell back to {}", server.server_uri),
         Report::Recovered(authority, server) => format!("{authority}: returned to {}", server.server_uri),
         Report::TimedOut(server, key) => format!("{key} was not sent by {} in time", server.server_uri),
-        Report::Acked(server, kind, version, count) => {
-            format!("{} accepted: {kind} version {version:?}, {count} resources", server.server_uri)
+        Report::Acked(server, kind, version, received) => {
+            format!("{} accepted: {kind} version {version:?}, {} resources", server.server_uri, received.resources)
         }
-        Report::Nacked(server, kind, version, why) => {
+        Report::Nacked(server, kind, version, _, why) => {
             format!("{} rejected: {kind} version {version:?}: {why}", server.server_uri)
         }
         other => format!("{other:?}").chars().take(160).collect(),

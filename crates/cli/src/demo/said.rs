@@ -46,7 +46,7 @@ impl Said {
             }
             Event::FellBack(_, server) => format!("fell back to {}", name(server)),
             Event::Recovered(_, server) => format!("returned to {}", name(server)),
-            Event::Nacked(server, resource_type, version, reason) => {
+            Event::Nacked(server, resource_type, version, _, reason) => {
                 format!("rejected {resource_type} version {version} from {}: {reason}", name(server))
             }
             Event::TimedOut(server, key) => {
