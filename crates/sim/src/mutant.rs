@@ -303,12 +303,9 @@ impl Mutant {
     }
 
     fn bend_note(self, memory: &mut Memory, cluster: &mut ClusterConfig) {
+        // A kept note is shown for ever; a wiped one gives way to what was said when all was well.
         let clean = cluster.note.starts_with(CLEAN_NOTE);
-        if self == Self::NoteWiped {
-            if let Some(at) = cluster.note.find(CLEAN_NOTE).filter(|_| !clean) {
-                cluster.note = cluster.note[at..].into();
-            }
-        } else if !clean {
+        if clean == (self == Self::NoteWiped) {
             memory.notes.insert(cluster.name.clone(), cluster.note.clone());
         } else if let Some(note) = memory.notes.get(&cluster.name) {
             cluster.note = note.clone();

@@ -45,6 +45,9 @@ pub(crate) fn check(
     let Some(addresses) = cluster.and_then(|cluster| addresses(config, &cluster)).filter(|all| !all.is_empty()) else {
         return Ok(()); // Nothing to send it to: not a matter of this check.
     };
+    if matches!(decision, Decision::Drop(_)) && is_full(config, path, shell) {
+        return Ok(()); // L-85
+    }
     let connections = || shell.connections.values().filter(|c| addresses.contains(&c.handle.address));
     let is_failing = matches!(decision, Decision::Fail(_) | Decision::Drop(_));
     if is_failing && connections().any(|connection| connection.state == State::Ready) {
@@ -67,6 +70,21 @@ fn chosen(config: &XdsConfig, path: &str) -> Option<Arc<str>> {
     // The last route is that for all other paths.
     let own = clusters.get(..clusters.len().checked_sub(1)?)?.get(number);
     own.or(clusters.last()).map(|name| Arc::from(*name))
+}
+
+/// Whether the cluster that the path goes to, or a leaf of it, has as many RPCs in flight as it may.
+fn is_full(config: &XdsConfig, path: &str, shell: &Shell) -> bool {
+    let Some(root) = chosen(config, path) else { return false };
+    let cluster = |name: &Arc<str>| config.clusters.get(name).and_then(|cluster| cluster.as_ref().ok());
+    let leaves = match cluster(&root).map(|root| &root.children) {
+        Some(ClusterChildren::Aggregate(leaves)) => leaves.to_vec(),
+        _ => vec![root],
+    };
+    let mut counters = shell.counters.iter();
+    counters.any(|((name, _), counter)| {
+        let leaf = leaves.iter().find(|leaf| ***leaf == **name).and_then(cluster);
+        leaf.is_some_and(|leaf| counter.in_flight() >= leaf.cluster.max_requests)
+    })
 }
 
 /// All addresses of a cluster and its leaves; `None` if it cannot be used.
