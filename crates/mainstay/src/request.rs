@@ -92,7 +92,7 @@ impl Request {
             source: self.body.clone(),
             attempt,
             position: 0,
-            observer: SentObserver::default(),
+            observer: Default::default(),
         });
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = Uri::from_parts(parts).expect("scheme, authority and path make a URI");
