@@ -22,7 +22,9 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::common::{Client, backends, builder, call, call_within, client, control_plane, service, until_answered_by};
+use crate::common::{
+    Client, Paced, backends, builder, call, call_within, client, control_plane, service, spread, until_answered_by,
+};
 
 #[tokio::test]
 async fn allowed_retries_hide_failures_and_no_others() {
@@ -49,22 +51,19 @@ async fn one_allowed_retry_hides_a_backend_that_is_killed_under_a_thousand_calls
     let mut client = client(&[&server]);
     until_answered_by(&mut client, "one").await;
     until_answered_by(&mut client, "two").await;
-    let mut beat = tokio::time::interval(Duration::from_millis(1));
-    let mut calls = Vec::new();
-    for n in 0..600 {
-        beat.tick().await;
-        let mut client = client.clone();
-        calls.push(tokio::spawn(async move { call(&mut client).await }));
-        if n == 300 {
-            one.stop().await;
-        }
-    }
-    let mut answers = Vec::new();
-    for call in calls {
-        answers.push(call.await.unwrap().expect("A44: the retry hides it"));
-    }
-    assert_eq!(answers.len(), 600);
-    assert!(answers[..300].iter().any(|id| id == "one") && answers[400..].iter().all(|id| id == "two"));
+    // Of the calls before the kill, some wait at the backend that dies, so that the retry has something to hide.
+    let hung = |n: usize| (400..500).contains(&n).then_some("hostname=one keep-open");
+    let load = Paced::run(&client, hung, async move { one.stop().await }).await;
+    load.assert_rate();
+    let answers: Vec<&str> =
+        load.calls.iter().map(|call| call.outcome.as_deref().expect("A44: the retry hides it")).collect();
+    assert_eq!(answers.len(), 1000);
+    assert!(answers[..400].contains(&"one"), "it had its share before it died");
+    // Half of those that were to wait did, as the backends take turns: until the kill, and then the other answered.
+    let waited = load.calls[400..500].iter().filter(|call| call.ended > load.event).count();
+    assert!(waited >= 40, "{waited} calls were in flight on the backend that died");
+    assert!(!answers[400..500].contains(&"one"));
+    assert_eq!(spread(&mut client, 20).await["two"], 20, "it is gone");
 }
 
 #[tokio::test]
