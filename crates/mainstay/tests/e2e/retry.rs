@@ -15,6 +15,7 @@ use envoy_types::pb::google::protobuf::{Duration as PbDuration, UInt32Value};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use mainstay::RetryThrottle;
 use mainstay_control_plane::{Server, Snapshot, resources};
 use mainstay_testservice::BEHAVIOR_KEY;
 use mainstay_testservice::proto::{Payload, SimpleRequest, StreamingInputCallRequest};
@@ -132,6 +133,25 @@ async fn the_server_decides_when_it_pushes_back() {
         assert_eq!((status.code(), status.message()), (Code::Unavailable, "busy"), "the answer is passed on");
         assert_eq!(seen.load(Ordering::Relaxed), requests, "A6: {push_back}");
     }
+}
+
+#[tokio::test]
+async fn too_many_failures_stop_retries_until_calls_succeed_again() {
+    let [one] = backends(["one"]).await;
+    let server = control_plane(with_policy(service(&[&one]), 4, MILLI)).await;
+    let throttle = RetryThrottle::new(4, 0.5).unwrap();
+    let mut client = Client::new(builder(&[&server]).retry_throttle(throttle).build().unwrap());
+    let attempts = async |client: &mut Client| {
+        let before = one.requests();
+        behaving(client, "error-code-14").await.unwrap_err();
+        one.requests() - before
+    };
+    assert_eq!(attempts(&mut client).await, 2, "A6: with 3 tokens of 4 it is tried again, with 2 it is not");
+    assert_eq!(attempts(&mut client).await, 1, "A6: 1 of 4");
+    for _ in 0..5 {
+        call(&mut client).await.unwrap();
+    }
+    assert_eq!(attempts(&mut client.clone()).await, 2, "A6: 3.5 less one");
 }
 
 /// One call with a behaviour.
