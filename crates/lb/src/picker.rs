@@ -153,7 +153,8 @@ pub(crate) enum Pick<'a, S> {
     Send(&'a Ready<S>, Listeners),
     Wait(Reason<'a, S>),
     Fail(Reason<'a, S>),
-    Drop(String),
+    /// Fail it in any case: in which leaf cluster, and why.
+    Drop(&'a ClusterPicker<S>, String),
 }
 
 /// Why a pick did not succeed, and in which leaf cluster.
@@ -350,7 +351,7 @@ impl<S: Subchannel> ClusterPicker<S> {
                 if let Some(load) = &self.load {
                     load.count_drop(place);
                 }
-                return Pick::Drop(format!("EDS-configured drop: {} (cluster {:?})", drop.category, self.name));
+                return Pick::Drop(self, format!("EDS-configured drop: {} (cluster {:?})", drop.category, self.name));
             }
         }
         if self.counter.in_flight() >= self.max_requests {
@@ -368,7 +369,7 @@ impl<S: Subchannel> ClusterPicker<S> {
             },
             Pick::Wait(reason) => Pick::Wait(Reason { cluster: Some(self), ..reason }),
             Pick::Fail(reason) => Pick::Fail(Reason { cluster: Some(self), ..reason }),
-            drop @ Pick::Drop(_) => drop,
+            drop @ Pick::Drop(..) => drop,
         }
     }
 
@@ -377,7 +378,7 @@ impl<S: Subchannel> ClusterPicker<S> {
             load.count_circuit_drop();
         }
         let (name, max) = (&self.name, self.max_requests);
-        Pick::Drop(format!("circuit breaker drop (cluster {name:?} has {max} requests in flight, its limit)"))
+        Pick::Drop(self, format!("circuit breaker drop (cluster {name:?} has {max} requests in flight, its limit)"))
     }
 }
 

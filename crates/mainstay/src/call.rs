@@ -289,19 +289,19 @@ impl Call<'_> {
                 if let Some(wake) = wake {
                     self.hub.inspector.wake(wake);
                 }
-                self.observer.wait(reason.no_config);
+                self.observer.wait(&reason);
                 Ok(Step::Wait(reason))
             }
             Decision::Fail(reason) if self.wait_for_ready => {
-                self.observer.wait(reason.no_config);
+                self.observer.wait(&reason);
                 Ok(Step::Wait(reason))
             }
             Decision::Fail(reason) => {
-                self.observer.give_up(reason.no_config);
+                self.observer.give_up(&reason);
                 Err(NotSent::Failed(self.failed(&reason)))
             }
             Decision::Drop(reason) => {
-                self.observer.give_up(reason.no_config);
+                self.observer.give_up(&reason);
                 Err(NotSent::Final(self.failed(&reason)))
             }
             Decision::Inject(effects) => Ok(Step::Inject(effects)),
