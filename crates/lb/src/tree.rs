@@ -113,7 +113,7 @@ pub trait Host {
 }
 
 /// Something that a policy did, as plain data.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Observation {
     /// Outlier detection found an endpoint of a leaf cluster to eject, and did so unless there was a reason not to
@@ -125,6 +125,19 @@ pub enum Observation {
         method: DetectionMethod,
         /// Why it stays in use all the same.
         unenforced: Option<UnenforcedReason>,
+    },
+    /// weighted_round_robin weighed the endpoints that are connected (A78).
+    Weights {
+        /// The leaf cluster.
+        cluster: Arc<str>,
+        /// The locality, if all of them are of one.
+        locality: Option<Arc<Locality>>,
+        /// How many have not reported, or not for long enough.
+        not_yet_usable: u64,
+        /// How many have not reported for too long.
+        stale: u64,
+        /// The weight of each; zero if it does not count. With fewer than two that do, all have the same share.
+        weights: Vec<f64>,
     },
 }
 

@@ -139,7 +139,8 @@ fn enforcement_is_by_chance() {
 fn what_is_found_is_told_and_why_it_was_not_ejected() {
     let found = |world: &mut World| {
         let observations = std::mem::take(&mut world.host.observations);
-        let brief = observations.into_iter().map(|Observation::Outlier { cluster, method, unenforced }| {
+        let brief = observations.into_iter().map(|observation| {
+            let Observation::Outlier { cluster, method, unenforced } = observation else { panic!("{observation:?}") };
             assert_eq!(&*cluster, "c", "S-64");
             (method, unenforced)
         });
@@ -239,9 +240,9 @@ fn an_ejected_endpoint_that_reconnects_stays_ejected() {
     end_interval(&mut world);
     world.log();
     world.idle(2);
-    assert_eq!(world.log(), "connect 2", "A61: raw connectivity decides about connections");
+    assert_eq!(world.log(), "connect 2", "L-126: raw connectivity decides about connections");
     world.ready(2);
-    assert_eq!(used(&mut world), [1, 3, 4, 5], "L-83");
+    assert_eq!(used(&mut world), [1, 3, 4, 5], "L-83, L-126: and health about use");
     world.advance(Duration::from_secs(30));
     assert_eq!(used(&mut world), [1, 2, 3, 4, 5]);
 }
