@@ -200,7 +200,7 @@ fn a_request_without_any_hash_goes_anywhere_but_stays_there() {
     assert_eq!(world.log(), "", "A76: all picks of one RPC lead to one endpoint");
     world.ready(port);
     assert_eq!(world.decide("/s/m", &headers, &mut chosen), format!("send {port}"));
-    assert_eq!(world.script.bounds, [u64::MAX], "L-42: one draw");
+    assert_eq!(world.script.bounds, [u64::MAX], "L-42: one draw; L-118: so that there is always a hash");
 }
 
 #[test]
@@ -358,7 +358,9 @@ fn an_aggregate_falls_back_from_ring_hash_to_dns_and_comes_back() {
     let (one, _) = first_of(&mut world, "u");
     world.fail(one);
     let two = port_of(&world.log());
+    assert!(world.rpc_of("u").starts_with("wait"), "C-core: …AtStartupNoFailedRpcs");
     world.fail(two);
+    assert!(world.rpc_of("u").starts_with("wait"), "C-core: …AtStartupNoFailedRpcs");
     world.ready(3);
     assert_eq!(world.rpc_of("u"), "send 3", "C-core: AggregateClusterFallBackFromRingHashToLogicalDnsAtStartup");
     world.idle(one);
