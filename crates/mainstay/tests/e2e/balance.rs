@@ -32,6 +32,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use mainstay_control_plane::{Server, Snapshot, resources};
 use mainstay_testservice::Backend;
 use mainstay_testservice::proto::{SimpleRequest, SimpleResponse};
+use mainstay_xds::orca::OrcaLoadReport;
 use prost::{Message, Name};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -194,7 +195,7 @@ async fn random_subsetting_connects_to_so_many_and_no_more() {
 
 /// A server whose answers come with reports, and which reports on a stream of its own, too.
 pub(crate) struct Reporter {
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     streams: Arc<AtomicUsize>,
 }
 
@@ -258,10 +259,12 @@ impl Reporter {
     }
 }
 
-/// An encoded OrcaLoadReport with 100 requests per second: `rps_fractional` is field 6, `application_utilization` 9.
-fn report(utilization: f64) -> Vec<u8> {
-    let field = |number: u8, value: f64| [&[number << 3 | 1][..], &value.to_le_bytes()].concat();
-    [field(6, 100.0), field(9, utilization)].concat()
+/// An encoded OrcaLoadReport with 100 requests per second, and a queue of two.
+fn report(application_utilization: f64) -> Vec<u8> {
+    let named_metrics = [("queue".to_owned(), 2.0)].into();
+    let report =
+        OrcaLoadReport { rps_fractional: 100.0, application_utilization, named_metrics, ..OrcaLoadReport::default() };
+    report.encode_to_vec()
 }
 
 fn framed(message: &[u8]) -> Bytes {

@@ -11,6 +11,7 @@ use mainstay_testservice::proto::SimpleRequest;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
+use crate::balance::Reporter;
 use crate::common::{Client, backends, builder, call, control_plane, in_time, service, spread};
 
 #[tokio::test]
@@ -79,6 +80,22 @@ async fn drops_are_reported_by_category() {
     let cluster = &loads.clusters[&("service".to_owned(), String::new())];
     assert_eq!(cluster.dropped_by_category["throttle"], 5, "C-77");
     assert_eq!((cluster.dropped, loads.cluster("service").issued), (5, 0), "C-77: drops are drops only");
+}
+
+#[tokio::test]
+async fn metrics_of_endpoints_are_passed_on_as_the_cluster_says() {
+    let one = Reporter::start("one", 0.25, 0.0).await;
+    let mut snapshot = service(&[]);
+    let metrics = ["application_utilization", "named_metrics.queue", "cpu_utilization", "mem"];
+    snapshot.insert(resources::with_load_reports(resources::eds_cluster("service"), metrics));
+    snapshot.insert(resources::endpoints("service", [one.address]));
+    let server = control_plane(snapshot).await;
+    server.request_loads(LoadRequest { interval: Duration::from_millis(20), clusters: None });
+    let mut client = reporting(&server);
+    spread(&mut client, 8).await;
+    until_reported(&server, 8).await;
+    let expected = [("application_utilization".to_owned(), (8, 2.0)), ("named_metrics.queue".to_owned(), (8, 16.0))];
+    assert_eq!(server.loads().cluster("service").metrics, expected.into(), "C-79, C-80, C-81");
 }
 
 #[tokio::test]
