@@ -13,6 +13,7 @@ mod breaker;
 mod calls;
 mod channel;
 mod filters;
+mod index;
 mod listeners;
 mod orca;
 mod picker;

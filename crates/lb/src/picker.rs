@@ -13,12 +13,13 @@ use mainstay_xds::resource::endpoint::DropCategory;
 use crate::breaker::Counter;
 use crate::calls::CallCounter;
 use crate::listeners::Listeners;
+use crate::policy::Address;
 use crate::policy::override_host::Used;
 use crate::request_hash::{HashSteps, random_hash};
 use crate::session::{Session, SessionPick};
 use crate::snapshot::{Outlook, Wake};
 use crate::timers::Owner;
-use crate::tree::{Origin, Subchannel};
+use crate::tree::Subchannel;
 
 mod least_request;
 mod ring;
@@ -59,8 +60,8 @@ pub(crate) enum Picker<S> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ready<S> {
     pub(crate) subchannel: S,
-    pub(crate) hostname: Option<Arc<str>>,
-    pub(crate) origin: Arc<Origin>,
+    /// Where it leads.
+    pub(crate) address: Address,
     /// Counts its RPCs for outlier detection.
     pub(crate) counter: Option<Arc<CallCounter>>,
 }
@@ -322,7 +323,7 @@ impl<S: Subchannel> OverridePicker<S> {
         }
         let pick = self.child.pick(args);
         if let (Pick::Send(ready, _), Some((_, result))) = (&pick, &mut args.session)
-            && let Some(host) = self.host(ready.subchannel.address())
+            && let Some(host) = self.host(ready.address.socket())
         {
             host.use_for(result);
         }
@@ -361,7 +362,7 @@ impl<S: Subchannel> ClusterPicker<S> {
             // Counted only now, so that RPCs that wait take no place; and so asked again.
             Pick::Send(ready, listeners) => match self.counter.try_acquire(self.max_requests) {
                 Some(in_flight) => {
-                    let load = self.load.as_ref().map(|load| load.begin(ready.subchannel.address())); // C-77
+                    let load = self.load.as_ref().map(|load| load.begin(ready.address.socket())); // C-77
                     let listeners = listeners.with_place(in_flight).with_counter(ready.counter.as_ref());
                     Pick::Send(ready, listeners.with_load(load))
                 }

@@ -312,14 +312,14 @@ fn decide<'a, S: Subchannel>(
     match picker.pick(args) {
         Pick::Send(ready, listeners) => Decision::Send(SendTo {
             subchannel: &ready.subchannel,
-            origin: &ready.origin,
+            origin: ready.address.origin(),
             cluster,
             limit,
-            authority: ready.hostname.as_deref().filter(|_| auto_host_rewrite),
+            authority: ready.address.hostname().map(|name| &**name).filter(|_| auto_host_rewrite),
             listeners,
             wake: args.wake,
             set_cookie: args.session.as_ref().and_then(|(session, pick)| {
-                let address = ready.subchannel.address();
+                let address = ready.address.socket();
                 session.set_cookie(address, pick.endpoint.as_deref().unwrap_or(&[address]), cluster)
             }),
             keep: args.session.as_ref().and_then(|(_, pick)| pick.keep),

@@ -137,8 +137,8 @@ impl Place {
     /// An endpoint that is listed twice has the weight of both.
     fn add(&mut self, endpoint: &Endpoint, weight: Option<u32>) {
         self.weight = self.weight.saturating_add(weight.unwrap_or(1));
-        self.key = match endpoint.hash_key.as_deref() {
-            Some(key) if !key.is_empty() => key.to_owned(), // A76
+        self.key = match endpoint.hash_key() {
+            Some(key) if !key.is_empty() => key.to_string(), // A76
             _ => endpoint.addresses.first().to_string(),
         };
     }

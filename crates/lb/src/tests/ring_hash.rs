@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use http::{HeaderMap, HeaderName};
 use mainstay_xds::deps::{ClusterConfig, XdsConfig};
-use mainstay_xds::resource::endpoint::Endpoint;
+use mainstay_xds::resource::endpoint::{Endpoint, EndpointNames};
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
 use mainstay_xds::resource::route::{HashPolicy, HashSource, Route, RouteAction};
 
@@ -62,7 +62,8 @@ fn an_endpoint_keeps_its_keys_with_its_hash_key_under_another_address() {
     let named = |ports: &str| {
         let name = |endpoints: &mut [Endpoint]| {
             for (endpoint, name) in endpoints.iter_mut().zip(["x", "y", "z"]) {
-                endpoint.hash_key = Some(name.into());
+                let names = EndpointNames { hash_key: Some(name.into()), ..EndpointNames::default() };
+                endpoint.names = Some(names.into());
             }
         };
         hashed(policy(edit_endpoints(eds("c", ports), |all| edit_locality(all, 0, name))))

@@ -431,11 +431,11 @@ fn r2_one_error_names_every_fault() {
 fn r111_decoding_tells_the_name_of_the_resource() {
     let bootstrap = bootstrap();
     let cx = ParseContext { bootstrap: &bootstrap, server: &bootstrap.servers[0] };
-    let decoded = decode(ResourceType::Cluster, &eds("c").encode_to_vec(), cx);
+    let decoded = decode(ResourceType::Cluster, &eds("c").encode_to_vec().into(), cx);
     assert_eq!(decoded.name.as_deref(), Some("c"));
     assert!(matches!(decoded.result, Ok(Resource::Cluster(_))));
     let assignment = pb_endpoint::ClusterLoadAssignment { cluster_name: "e".into(), ..Default::default() };
-    let decoded = decode(ResourceType::Endpoints, &assignment.encode_to_vec(), cx);
+    let decoded = decode(ResourceType::Endpoints, &assignment.encode_to_vec().into(), cx);
     assert_eq!(decoded.name.as_deref(), Some("e"));
     assert!(matches!(decoded.result, Ok(Resource::Endpoints(_))));
 }
