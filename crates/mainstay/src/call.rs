@@ -13,7 +13,6 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{
     Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Listeners, PushBack, Retry, RetryThrottle, Rpc,
-    Subchannel as _,
 };
 use mainstay_xds::code_of_http_status;
 use tokio::time::{Instant, Sleep};
