@@ -171,7 +171,7 @@ pub struct Context<'a, H: Host> {
 pub struct Tree<S: Subchannel> {
     config: Config,
     /// By number; a number is never used twice.
-    clusters: BTreeMap<u32, Node>,
+    clusters: Nodes,
     pickers: BTreeMap<Arc<str>, Numbered<S>>,
     last_cluster: u32,
     last_policy: u64,
@@ -197,6 +197,9 @@ enum Config {
     Broken(Failure),
     Works { config: Arc<XdsConfig>, routes: Arc<RouteTable> },
 }
+
+/// In boxes: a map has room for more than it holds, and most channels use a cluster or two.
+type Nodes = BTreeMap<u32, Box<Node>>;
 
 /// The clusters of a configuration.
 type Clusters = BTreeMap<Arc<str>, ClusterResult>;
@@ -376,14 +379,14 @@ impl<S: Subchannel> Tree<S> {
         let number = self.last_cluster;
         let cds = self.with_cx(cx, number, |cx, _| Cds::new(cx, config));
         let picker = Arc::new(Picker::Wait(String::new())); // Replaced before anyone sees it.
-        self.clusters.insert(number, Node { name: Arc::clone(name), cds });
+        self.clusters.insert(number, Box::new(Node { name: Arc::clone(name), cds }));
         self.pickers.insert(Arc::clone(name), Numbered { number, picker });
         self.touched.insert(number);
         self.changed = true;
     }
 
     fn update_cluster<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, number: u32, config: CdsConfig) {
-        let update = |cx: &mut Cx<'_>, clusters: &mut BTreeMap<u32, Node>| {
+        let update = |cx: &mut Cx<'_>, clusters: &mut Nodes| {
             clusters.get_mut(&number).is_some_and(|node| node.cds.update(cx, config))
         };
         if self.with_cx(cx, number, update) {
@@ -402,7 +405,7 @@ impl<S: Subchannel> Tree<S> {
 
     fn dispatch<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, event: Event) {
         let Owner { cluster, .. } = event.owner;
-        let handle = |cx: &mut Cx<'_>, clusters: &mut BTreeMap<u32, Node>| {
+        let handle = |cx: &mut Cx<'_>, clusters: &mut Nodes| {
             clusters.get_mut(&cluster).is_some_and(|node| node.cds.handle(cx, &event))
         };
         if self.with_cx(cx, cluster, handle) {
@@ -415,7 +418,7 @@ impl<S: Subchannel> Tree<S> {
         &mut self,
         cx: &mut Context<'_, H>,
         cluster: u32,
-        work: impl FnOnce(&mut Cx<'_>, &mut BTreeMap<u32, Node>) -> T,
+        work: impl FnOnce(&mut Cx<'_>, &mut Nodes) -> T,
     ) -> T {
         let (host, mut observations) = (&mut *cx.host, Vec::new());
         let mut policy_cx = Cx {

@@ -35,6 +35,7 @@ mod hub;
 mod intern;
 mod ledger;
 mod load_reports;
+mod queue;
 mod random;
 mod request;
 mod subchannel;

@@ -18,7 +18,8 @@ use crate::tree::Subchannel;
 /// One child per locality that has endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WeightedTarget {
-    targets: BTreeMap<Arc<Locality>, Target>,
+    /// In boxes: a map has room for more than it holds, and most clusters have a locality or two.
+    targets: BTreeMap<Arc<Locality>, Box<Target>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +62,7 @@ impl Policy for WeightedTarget {
                     target.settle(cx);
                     target
                 }
-                None => Target::new(cx, locality.weight, config),
+                None => Box::new(Target::new(cx, locality.weight, config)),
             };
             self.targets.insert(Arc::clone(&locality.locality), target);
         }
