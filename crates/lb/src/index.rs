@@ -20,15 +20,21 @@ impl Index {
         Self { places: HashTable::with_capacity(capacity), hasher: DefaultHashBuilder::default() }
     }
 
-    /// The place of `key`; `key_at` says what is at a place.
+    /// Makes room for so many more; `key_at` says what is at a place.
+    pub(crate) fn reserve<K: Hash>(&mut self, more: usize, key_at: impl Fn(u32) -> K) {
+        self.places.reserve(more, |place| self.hasher.hash_one(key_at(*place)));
+    }
+
+    /// The place of `key`.
     pub(crate) fn find<K: Hash + Eq>(&self, key: &K, key_at: impl Fn(u32) -> K) -> Option<u32> {
         self.places.find(self.hasher.hash_one(key), |place| key_at(*place) == *key).copied()
     }
 
-    /// Adds a place whose key is at no other.
-    pub(crate) fn insert<K: Hash>(&mut self, key: &K, place: u32, key_at: impl Fn(u32) -> K) {
+    /// The place of `key`, which is `place` from now on if it had none.
+    pub(crate) fn find_or_insert<K: Hash + Eq>(&mut self, key: &K, place: u32, key_at: impl Fn(u32) -> K) -> u32 {
         let hash = |place: &u32| self.hasher.hash_one(key_at(*place));
-        self.places.insert_unique(self.hasher.hash_one(key), place, hash);
+        let entry = self.places.entry(self.hasher.hash_one(key), |place| key_at(*place) == *key, hash);
+        *entry.or_insert(place).get()
     }
 
     /// Forgets a place, which has or had this key.
@@ -68,7 +74,8 @@ mod tests {
         let mut index = Index::with_capacity(1);
         for (place, key) in (0..).zip(&list) {
             assert_eq!(index.find(&key.as_str(), key_at), None);
-            index.insert(&key.as_str(), place, key_at);
+            assert_eq!(index.find_or_insert(&key.as_str(), place, key_at), place);
+            assert_eq!(index.find_or_insert(&key.as_str(), 1_000, key_at), place);
         }
         for (place, key) in (0..).zip(&list).step_by(2) {
             index.remove(&key.as_str(), place);

@@ -67,25 +67,26 @@ struct User {
 impl Pool {
     /// Makes room for so many more.
     pub(crate) fn expect(&mut self, more: usize) {
-        self.places.reserve_exact(more.saturating_sub(self.free.len()));
+        let more = more.saturating_sub(self.free.len());
+        self.places.reserve_exact(more);
+        self.by_address.reserve(more, identity_at(&self.places));
     }
 
     /// The subchannel for `address`, made if there is none.
     pub(crate) fn acquire(&mut self, address: &Address, owner: Owner) -> SubchannelId {
         let user = User { owner, address: address.clone() };
-        let key = Some(address.identity());
-        if let Some(at) = self.by_address.find(&key, identity_at(&self.places)) {
+        let new = self.free.last().copied().unwrap_or(self.places.len() as u32);
+        let at = self.by_address.find_or_insert(&Some(address.identity()), new, identity_at(&self.places));
+        if at != new {
             let place = &mut self.places[at as usize];
             place.users.add(user);
             let id = id(at, place);
             self.unused.remove(&id);
             return id;
         }
-        let at = self.free.pop().unwrap_or_else(|| {
+        if self.free.pop().is_none() {
             self.places.push(Place { taken_before: 0, state: State::Idle, asked: false, users: Users::Free });
-            self.places.len() as u32 - 1
-        });
-        self.by_address.insert(&key, at, identity_at(&self.places));
+        }
         let place = &mut self.places[at as usize];
         (place.state, place.asked, place.users) = (State::Idle, false, Users::One(user));
         let id = id(at, place);

@@ -115,8 +115,8 @@ impl PickFirst {
         let selected = self.ready();
         self.stop_timer(cx);
         let key = |address: &Address| (address.socket(), address.hostname().cloned());
-        let mut known: BTreeMap<_, SubchannelId> =
-            self.candidates.iter().filter_map(|c| Some((key(&c.address), c.subchannel?))).collect();
+        let mut known: BTreeMap<_, SubchannelId> = BTreeMap::new();
+        known.extend(self.candidates.iter().filter_map(|c| Some((key(&c.address), c.subchannel?))));
         let candidate = |address: &Address| {
             let subchannel = known.remove(&key(address));
             subchannel.into_iter().for_each(|id| cx.pool.renew(id, self.owner, address));

@@ -85,7 +85,7 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> Roster<T> {
         let count = endpoints.clone().count();
         let mut known = Index::with_capacity(self.members.len() + count);
         for (at, member) in (0..).zip(&self.members) {
-            known.insert(&AddressSet::new(member.machine.addresses()), at, addresses_at(&self.members));
+            known.find_or_insert(&AddressSet::new(member.machine.addresses()), at, addresses_at(&self.members));
         }
         // Lists are as long as they need to be: with many endpoints, what doubling adds is a lot.
         let new = count.saturating_sub(self.members.len());
@@ -96,25 +96,19 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> Roster<T> {
         self.order = Vec::with_capacity(count);
         for endpoint in endpoints {
             let addresses = AddressSet::of(&endpoint);
-            let at = match known.find(&addresses, addresses_at(&self.members)) {
-                Some(at) if listed[at as usize] => {
-                    mark(&mut self.members[at as usize].mark, &endpoint);
-                    continue;
-                }
-                Some(at) => at,
-                None => {
-                    let at = self.members.len() as u32;
-                    known.insert(&addresses, at, addresses_at(&self.members));
-                    self.last_slot += 1;
-                    let owner = Owner { slot: self.last_slot, ..self.owner };
-                    let machine = if self.lazy { PickFirst::idle(owner) } else { PickFirst::new(owner) };
-                    self.members.push(Member { machine, mark: T::default() });
-                    listed.push(false);
-                    at
-                }
-            };
-            listed[at as usize] = true;
-            let member = &mut self.members[at as usize];
+            let at = known.find_or_insert(&addresses, self.members.len() as u32, addresses_at(&self.members)) as usize;
+            if at == self.members.len() {
+                self.last_slot += 1;
+                let owner = Owner { slot: self.last_slot, ..self.owner };
+                let machine = if self.lazy { PickFirst::idle(owner) } else { PickFirst::new(owner) };
+                self.members.push(Member { machine, mark: T::default() });
+                listed.push(false);
+            }
+            let member = &mut self.members[at];
+            if std::mem::replace(&mut listed[at], true) {
+                mark(&mut member.mark, &endpoint);
+                continue;
+            }
             member.machine.update_endpoint(cx, endpoint);
             mark(&mut member.mark, &endpoint);
             self.order.push(member.machine.slot());
