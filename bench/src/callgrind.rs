@@ -1,5 +1,6 @@
 //! Instructions, counted by valgrind: the same on a busy machine as on an idle one.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::Result;
@@ -10,11 +11,11 @@ pub(crate) fn is_there() -> bool {
     version.is_ok_and(|status| status.success())
 }
 
-/// The instructions that this program executes when run with `args`.
-pub(crate) fn instructions(args: &[String]) -> Result<u64> {
+/// The instructions that `program` executes when run with `args`.
+pub(crate) fn instructions(program: &Path, args: &[String]) -> Result<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(std::env::current_exe()?)
+        .arg(program)
         .args(args)
         .output()?;
     let text = String::from_utf8_lossy(&output.stderr);

@@ -17,7 +17,10 @@ mod fallback;
 mod ingest;
 mod memory;
 mod plot;
+mod policies;
+mod policy;
 mod report;
+mod reporting;
 mod route;
 mod rpc;
 mod servers;
@@ -38,8 +41,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Cost of an RPC: ours, tonic's Channel, tonic's balance_list, tonic-xds.
-    Rpc(Options),
+    /// Cost of an RPC: ours, tonic's Channel, tonic's balance_list, tonic-xds; and ours with each LB policy.
+    Rpc(rpc::RpcOptions),
     /// Cost of matching a route and picking an endpoint, with 10 to 10,000 routes.
     Route(Options),
     /// Cost of taking in an update, against bare decoding of the same bytes.
@@ -51,9 +54,15 @@ enum Command {
     /// The servers of the other commands, until standard input ends.
     #[command(hide = true)]
     Servers,
+    /// Idle targets and an end without cleaning up, to be looked at by a heap profiler: `valgrind --tool=dhat`.
+    #[command(hide = true)]
+    Idle(memory::IdleArgs),
     /// Some calls through one candidate, to be counted by callgrind.
     #[command(hide = true)]
     Client(rpc::ClientArgs),
+    /// Some calls balanced by one policy, to be counted by callgrind.
+    #[command(hide = true)]
+    PolicyClient(policies::ClientArgs),
 }
 
 /// What all measurements have in common.
@@ -86,12 +95,14 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     let measure = |options: &Options, measured: fn(&Options) -> Result<Report>| measured(options)?.publish(options);
     match &command {
-        Command::Rpc(options) => measure(options, rpc::measure),
+        Command::Rpc(options) => rpc::measure(options)?.publish(&options.common),
         Command::Route(options) => measure(options, route::measure),
         Command::Ingest(options) => measure(options, ingest::measure),
         Command::Memory(options) => measure(options, memory::measure),
         Command::Fallback(options) => measure(options, fallback::measure),
         Command::Servers => servers::run(),
+        Command::Idle(args) => memory::run_idle(args),
         Command::Client(args) => rpc::run_client(args),
+        Command::PolicyClient(args) => policies::run_client(args),
     }
 }

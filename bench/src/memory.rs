@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use clap::Args;
 use mainstay::{Channel, Event};
 use mainstay_control_plane::resources;
 use mainstay_xds::resource::ResourceType;
@@ -12,6 +13,14 @@ use crate::plot::{Plot, number};
 use crate::report::Report;
 use crate::servers::{Servers, TARGETS, bootstrap};
 use crate::{Options, Result, alloc, ingest};
+
+/// What is there to be looked at.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct IdleArgs {
+    /// Targets.
+    #[arg(long, default_value_t = 101)]
+    count: usize,
+}
 
 pub(crate) fn measure(options: &Options) -> Result<Report> {
     let mut report = Report::new("memory", &["one more", "bytes"]);
@@ -77,8 +86,21 @@ fn difference(count: usize, core: impl Fn(usize) -> Result<Core>) -> Result<f64>
     Ok((live(count)? - live(few)?) / (count - few) as f64)
 }
 
+/// Makes idle targets, and leaves them as they are.
+pub(crate) fn run_idle(args: &IdleArgs) -> Result<()> {
+    with_idle_targets(args.count, |bytes| {
+        println!("{} bytes per idle target", number(bytes));
+        std::process::exit(0)
+    })
+}
+
 /// Real channels to different targets.
 fn per_idle_target(count: usize) -> Result<f64> {
+    with_idle_targets(count, |bytes| bytes)
+}
+
+/// What becomes of the bytes per target, while the targets are there.
+fn with_idle_targets<T>(count: usize, look: impl FnOnce(f64) -> T) -> Result<T> {
     let servers = Servers::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -97,8 +119,9 @@ fn per_idle_target(count: usize) -> Result<f64> {
         // Connections that were begun are made.
         tokio::time::sleep(Duration::from_millis(200)).await;
         let taken = alloc::live().saturating_sub(before);
+        let looked = look(taken as f64 / (count - 1) as f64);
         drop((first, channels));
-        Ok(taken as f64 / (count - 1) as f64)
+        Ok(looked)
     })
 }
 

@@ -13,8 +13,8 @@ use crate::{Options, Result};
 pub(crate) struct Report {
     /// The command.
     pub(crate) name: &'static str,
-    pub(crate) header: Vec<String>,
-    pub(crate) rows: Vec<Vec<String>>,
+    /// Each with its header first.
+    tables: Vec<Vec<Vec<String>>>,
     /// What a reader must know to judge the numbers.
     pub(crate) notes: Vec<String>,
     json: Map<String, Value>,
@@ -23,11 +23,18 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(name: &'static str, header: &[&str]) -> Self {
-        Self { name, header: header.iter().map(|title| (*title).to_owned()).collect(), ..Self::default() }
+        let mut report = Self { name, ..Self::default() };
+        report.begin_table(header);
+        report
+    }
+
+    /// The rows from here on have other columns than those before.
+    pub(crate) fn begin_table(&mut self, header: &[&str]) {
+        self.tables.push(vec![header.iter().map(|title| (*title).to_owned()).collect()]);
     }
 
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.into());
+        self.tables.last_mut().expect("begun with the report").push(cells.into());
     }
 
     pub(crate) fn note(&mut self, text: impl Into<String>) {
@@ -68,7 +75,7 @@ impl Report {
         } else {
             let notes = self.notes.iter().map(|note| format!("note: {note}\n"));
             let plots = written.iter().map(|path| format!("plot: {path}\n"));
-            self.table() + &notes.chain(plots).collect::<String>()
+            self.tables() + &notes.chain(plots).collect::<String>()
         };
         match std::io::stdout().write_all(text.as_bytes()) {
             // Whoever read it has read enough.
@@ -77,21 +84,28 @@ impl Report {
         }
     }
 
-    fn table(&self) -> String {
-        let lines = || std::iter::once(&self.header).chain(&self.rows);
-        let width = |column: usize| lines().filter_map(|line| line.get(column)).map(String::len).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
-        let mut text = String::new();
-        for line in lines() {
-            for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
-                // The first column is text, the others are numbers.
-                let _ = if column == 0 { write!(text, "{cell:<width$}") } else { write!(text, "  {cell:>width$}") };
-            }
-            text.truncate(text.trim_end().len());
-            text.push('\n');
-        }
-        text
+    /// The tables that have rows, with an empty line between.
+    fn tables(&self) -> String {
+        let tables: Vec<String> =
+            self.tables.iter().filter(|table| table.len() > 1).map(|table| aligned(table)).collect();
+        tables.join("\n")
     }
+}
+
+/// A table as text, its columns below each other.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(String::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..lines.iter().map(Vec::len).max().unwrap_or(0)).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
+            // The first column is text, the others are numbers.
+            let _ = if column == 0 { write!(text, "{cell:<width$}") } else { write!(text, "  {cell:>width$}") };
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
 }
 
 /// Four significant digits say all that is known.
@@ -118,6 +132,9 @@ mod tests {
     fn columns_of_a_table_stand_below_each_other() {
         let mut report = Report::new("x", &["what", "n"]);
         report.row(["longer".into(), "10".into()]);
-        assert_eq!(report.table(), "what     n\nlonger  10\n");
+        report.begin_table(&["empty"]);
+        report.begin_table(&["other"]);
+        report.row(["1".into()]);
+        assert_eq!(report.tables(), "what     n\nlonger  10\n\nother\n1\n");
     }
 }

@@ -1,17 +1,33 @@
 //! What an RPC costs.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
+use tonic::Status;
 
 use crate::candidates::{Candidate, MESSAGES, Shape, Stub};
 use crate::plot::{Plot, number};
+use crate::policy::Policy;
 use crate::report::Report;
 use crate::servers::Servers;
-use crate::{Options, Result, alloc, callgrind, stats};
+use crate::{Options, Result, alloc, callgrind, policies, stats};
+
+/// What is measured of RPCs.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RpcOptions {
+    #[command(flatten)]
+    pub(crate) common: Options,
+    /// Measure this LB policy beside round_robin, calls per second too, and nothing else.
+    #[arg(long, value_name = "NAME")]
+    policy: Option<Policy>,
+    /// Count another build of this program, too, such as one without --features telemetry.
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "policy")]
+    against: Option<PathBuf>,
+}
 
 /// What the child under callgrind does.
 #[derive(Args, Clone, Debug)]
@@ -27,13 +43,22 @@ pub(crate) struct ClientArgs {
     calls: u32,
 }
 
-const IN_FLIGHT: [usize; 3] = [1, 64, 512];
+pub(crate) const IN_FLIGHT: [usize; 3] = [1, 64, 512];
 
-pub(crate) fn measure(options: &Options) -> Result<Report> {
+pub(crate) fn measure(options: &RpcOptions) -> Result<Report> {
     let servers = Servers::start()?;
-    let mut report = Report::new("rpc", &["", "mainstay", "tonic Channel", "balance_list", "tonic-xds", "ours/tonic"]);
-    instructions(options, &servers, &mut report)?;
     let runtime = runtime()?;
+    let mut report = Report::new("rpc", &["", "mainstay", "tonic Channel", "balance_list", "tonic-xds", "ours/tonic"]);
+    if !callgrind::is_there() {
+        report.note("instructions are not counted: valgrind is not installed");
+    }
+    if let Some(policy) = options.policy {
+        policies::instructions(&options.common, &[Policy::RoundRobin, policy], &servers, &mut report)?;
+        policies::throughput(&options.common, policy, &runtime, &servers, &mut report)?;
+        return Ok(report);
+    }
+    instructions(options, &servers, &mut report)?;
+    let options = &options.common;
     let mut stubs = Vec::new();
     for candidate in Candidate::ALL {
         stubs.push(runtime.block_on(candidate.connect(servers.backend, servers.control_plane))?);
@@ -42,6 +67,7 @@ pub(crate) fn measure(options: &Options) -> Result<Report> {
     for shape in [Shape::Unary, Shape::Streaming] {
         throughput(options, shape, &runtime, &stubs, &mut report)?;
     }
+    policies::instructions(options, &Policy::ALL, &servers, &mut report)?;
     if cfg!(not(feature = "tonic-xds")) {
         report.note("tonic-xds is left out: build with --features tonic-xds to have it measured");
     }
@@ -65,31 +91,27 @@ pub(crate) fn run_client(args: &ClientArgs) -> Result<()> {
     })
 }
 
-/// Instructions per call: what many calls take more than few, so that the start of the process does not count.
-fn instructions(options: &Options, servers: &Servers, report: &mut Report) -> Result<()> {
+/// Instructions per call of each candidate.
+fn instructions(options: &RpcOptions, servers: &Servers, report: &mut Report) -> Result<()> {
     if !callgrind::is_there() {
-        report.note("instructions are not counted: valgrind is not installed");
         return Ok(());
     }
-    let (few, many) = if options.quick { (200, 1_200) } else { (500, 5_500) };
     let mut plot = Plot::new("Instructions per unary call, client side", "instructions");
     let mut counts = Vec::new();
-    let count = |candidate: Candidate| -> Result<f64> {
-        let run = |calls: u32| {
-            let args = [
+    let count_in = |program: &Path, candidate: Candidate| {
+        instructions_per_call(&options.common, program, |calls| {
+            vec![
                 "client".to_owned(),
                 format!("--candidate={}", candidate.name()),
                 format!("--backend={}", servers.backend),
                 format!("--control-plane={}", servers.control_plane),
                 format!("--calls={calls}"),
-            ];
-            callgrind::instructions(&args)
-        };
-        let more = run(many)?.saturating_sub(run(few)?);
-        Ok(more as f64 / f64::from(many - few))
+            ]
+        })
     };
+    let this = std::env::current_exe()?;
     for candidate in Candidate::ALL {
-        let per_call = count(*candidate)?;
+        let per_call = count_in(&this, *candidate)?;
         plot.bar(candidate.name(), per_call, *candidate == Candidate::Mainstay);
         report.set(&["instructions", "per_call", candidate.name()], per_call);
         counts.push(per_call);
@@ -98,12 +120,31 @@ fn instructions(options: &Options, servers: &Servers, report: &mut Report) -> Re
     line(report, "instructions per unary call", &counts, ratio(&counts));
     #[cfg(feature = "telemetry")]
     {
-        let observed = count(Candidate::MainstayObserved)?;
+        let observed = count_in(&this, Candidate::MainstayObserved)?;
         report.set(&["instructions", "per_call", Candidate::MainstayObserved.name()], observed);
         report.note(format!("with the default metrics of A66, a unary call takes {} instructions", number(observed)));
     }
+    if let Some(other) = &options.against {
+        let theirs = count_in(other, Candidate::Mainstay)?;
+        let ratio = counts[0] / theirs;
+        report.set(&["instructions", "per_call", "mainstay_other_build"], theirs);
+        report.set(&["instructions", "ratio_to_other_build"], ratio);
+        let name = other.display();
+        report.note(format!("in {name}, a unary call takes {} instructions: {ratio:.4} of them here", number(theirs)));
+    }
     report.plot(plot);
     Ok(())
+}
+
+/// What many calls take more than few, per call, so that the start of the process does not count.
+pub(crate) fn instructions_per_call(
+    options: &Options,
+    program: &Path,
+    args: impl Fn(u32) -> Vec<String>,
+) -> Result<f64> {
+    let (few, many) = if options.quick { (200, 1_200) } else { (500, 5_500) };
+    let run = |calls| callgrind::instructions(program, &args(calls));
+    Ok(run(many)?.saturating_sub(run(few)?) as f64 / f64::from(many - few))
 }
 
 /// Allocations per call.
@@ -122,7 +163,7 @@ fn allocations(runtime: &Runtime, stubs: &[Stub], report: &mut Report) -> Result
                 }
                 least = least.min(alloc::calls() - before);
             }
-            Ok::<_, tonic::Status>(least)
+            Ok::<_, Status>(least)
         })?;
         let per_call = spent as f64 / f64::from(CALLS);
         report.set(&["allocations", "per_call", candidate.name()], per_call);
@@ -133,24 +174,18 @@ fn allocations(runtime: &Runtime, stubs: &[Stub], report: &mut Report) -> Result
     Ok(())
 }
 
-/// Calls per second. The candidates take turns, so that what disturbs one disturbs all.
+/// Calls per second.
 fn throughput(options: &Options, shape: Shape, runtime: &Runtime, stubs: &[Stub], report: &mut Report) -> Result<()> {
-    let (turns, length) = if options.quick { (5, 100) } else { (15, 400) };
-    let length = Duration::from_millis(length);
     let (kind, key) = match shape {
         Shape::Unary => ("unary", "throughput"),
         Shape::Streaming => ("streaming", "streaming_throughput"),
     };
     let mut plot = Plot::new(format!("Throughput, {kind}"), "calls/s");
     for in_flight in IN_FLIGHT {
-        let mut rates = vec![Vec::new(); stubs.len()];
-        for turn in 0..turns {
-            // Each goes first as often as any other.
-            for place in 0..stubs.len() {
-                let which = (place + turn) % stubs.len();
-                rates[which].push(runtime.block_on(rate(&stubs[which], shape, in_flight, length))?);
-            }
-        }
+        let rates = rates_in_turns(options, runtime, in_flight, stubs, |stub| {
+            let mut stub = stub.clone();
+            async move || stub.call(shape).await
+        })?;
         let medians: Vec<f64> = rates.iter().map(|rates| stats::median(rates.iter().copied())).collect();
         let to_tonic = stats::median(rates[0].iter().zip(&rates[1]).map(|(ours, theirs)| ours / theirs));
         let number_in_flight = in_flight.to_string();
@@ -165,20 +200,44 @@ fn throughput(options: &Options, shape: Shape, runtime: &Runtime, stubs: &[Stub]
     Ok(())
 }
 
-/// Calls per second with so many in flight, each in a task of its own.
-async fn rate(stub: &Stub, shape: Shape, in_flight: usize, length: Duration) -> Result<f64> {
+/// Calls per second of each candidate in each turn. They take turns, so that what disturbs one disturbs all.
+pub(crate) fn rates_in_turns<T, C: AsyncFnMut() -> Result<(), Status> + 'static>(
+    options: &Options,
+    runtime: &Runtime,
+    in_flight: usize,
+    candidates: &[T],
+    caller: impl Fn(&T) -> C,
+) -> Result<Vec<Vec<f64>>> {
+    let (turns, length) = if options.quick { (5, 100) } else { (15, 400) };
+    let mut rates = vec![Vec::new(); candidates.len()];
+    for turn in 0..turns {
+        // Each goes first as often as any other.
+        for place in 0..candidates.len() {
+            let which = (place + turn) % candidates.len();
+            let callers = (0..in_flight).map(|_| caller(&candidates[which]));
+            rates[which].push(runtime.block_on(rate(callers, Duration::from_millis(length)))?);
+        }
+    }
+    Ok(rates)
+}
+
+/// Calls per second of all these together, each in a task of its own.
+async fn rate<C>(callers: impl Iterator<Item = C>, length: Duration) -> Result<f64>
+where
+    C: AsyncFnMut() -> Result<(), Status> + 'static,
+{
     let start = Instant::now();
-    let keep_calling = |mut stub: Stub| async move {
+    let keep_calling = |mut call: C| async move {
         let mut calls = 0_u64;
         while start.elapsed() < length {
-            stub.call(shape).await?;
+            call().await?;
             calls += 1;
         }
-        Ok::<_, tonic::Status>(calls)
+        Ok::<_, Status>(calls)
     };
     // Local, as the compiler cannot see that the futures of tonic-xds may move between threads.
     let tasks = LocalSet::new();
-    let callers: Vec<_> = (0..in_flight).map(|_| tasks.spawn_local(keep_calling(stub.clone()))).collect();
+    let callers: Vec<_> = callers.map(|caller| tasks.spawn_local(keep_calling(caller))).collect();
     tasks.await;
     let mut calls = 0;
     for caller in callers {
@@ -196,6 +255,6 @@ fn line(report: &mut Report, what: &str, values: &[f64], ratio: f64) {
     report.row([what.to_owned(), cell(0), cell(1), cell(2), cell(3), format!("{ratio:.3}")]);
 }
 
-fn runtime() -> std::io::Result<Runtime> {
+pub(crate) fn runtime() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }

@@ -9,7 +9,8 @@ use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
 use mainstay_control_plane::{ControlPlane, Snapshot, resources};
 use mainstay_testservice::Backend;
 
-use crate::Result;
+use crate::policy::Policy;
+use crate::{Result, reporting};
 
 /// A running process with a backend and a control plane. Ends when dropped.
 #[derive(Debug)]
@@ -53,13 +54,13 @@ pub(crate) fn run() -> Result<()> {
         let backend = Backend::spawn("127.0.0.1:0", "backend").await?;
         let control_plane = ControlPlane::new();
         let names = (0..TARGETS).map(|n| format!("target-{n}"));
-        control_plane.set(
-            service(backend.addr())
-                .resources(names.map(|name| resources::listener(name, resources::route("routes", "service")))),
-        );
+        let snapshot = service(backend.addr())
+            .resources(names.map(|name| resources::listener(name, resources::route("routes", "service"))));
+        let reporting = ["a", "b", "c", "d"].map(reporting::start).into_iter().collect::<Result<Vec<_>>>()?;
+        control_plane.set(Policy::ALL.iter().fold(snapshot, |snapshot, policy| policy.add_to(snapshot, &reporting)));
         let server = control_plane.serve("127.0.0.1:0").await?;
         println!("{} {}", backend.addr(), server.addr());
-        Ok::<_, std::io::Error>((backend, server))
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>((backend, server))
     })?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,18 +34,15 @@ pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
     /// Whether an RPC may be sent on it right now. Pickers ask last, so that a connection that
     /// died after the snapshot was made is passed over.
     fn is_ready(&self) -> bool;
-
-    /// Where it leads.
-    fn address(&self) -> SocketAddr;
 }
 
 /// Identity of a subchannel in one tree. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubchannelId(pub u64);
 
-/// What a subchannel connects to. Policies that want equal ones share one subchannel, wherever their endpoints belong:
-/// an RPC never waits because an endpoint moved to another locality.
-#[derive(Clone, Debug)]
+/// What a subchannel connects to. Policies that want the same address and host name share one subchannel, wherever
+/// their endpoints belong: an RPC never waits because an endpoint moved to another locality.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SubchannelSpec {
     /// The address.
     pub address: SocketAddr,
@@ -113,7 +110,7 @@ pub trait Host {
 }
 
 /// Something that a policy did, as plain data.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Observation {
     /// Outlier detection found an endpoint of a leaf cluster to eject, and did so unless there was a reason not to
@@ -125,6 +122,19 @@ pub enum Observation {
         method: DetectionMethod,
         /// Why it stays in use all the same.
         unenforced: Option<UnenforcedReason>,
+    },
+    /// weighted_round_robin weighed the endpoints that are connected (A78).
+    Weights {
+        /// The leaf cluster.
+        cluster: Arc<str>,
+        /// The locality, if all of them are of one.
+        locality: Option<Arc<Locality>>,
+        /// How many have not reported, or not for long enough.
+        not_yet_usable: u64,
+        /// How many have not reported for too long.
+        stale: u64,
+        /// The weight of each; zero if it does not count. With fewer than two that do, all have the same share.
+        weights: Vec<f64>,
     },
 }
 
@@ -161,7 +171,7 @@ pub struct Context<'a, H: Host> {
 pub struct Tree<S: Subchannel> {
     config: Config,
     /// By number; a number is never used twice.
-    clusters: BTreeMap<u32, Node>,
+    clusters: Nodes,
     pickers: BTreeMap<Arc<str>, Numbered<S>>,
     last_cluster: u32,
     last_policy: u64,
@@ -188,38 +198,8 @@ enum Config {
     Works { config: Arc<XdsConfig>, routes: Arc<RouteTable> },
 }
 
-impl SubchannelSpec {
-    /// What counts when two are compared.
-    fn identity(&self) -> (SocketAddr, &Option<Arc<str>>) {
-        (self.address, &self.hostname)
-    }
-}
-
-impl PartialEq for SubchannelSpec {
-    fn eq(&self, other: &Self) -> bool {
-        self.identity() == other.identity()
-    }
-}
-
-impl Eq for SubchannelSpec {}
-
-impl PartialOrd for SubchannelSpec {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for SubchannelSpec {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.identity().cmp(&other.identity())
-    }
-}
-
-impl Hash for SubchannelSpec {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.identity().hash(state);
-    }
-}
+/// In boxes: a map has room for more than it holds, and most channels use a cluster or two.
+type Nodes = BTreeMap<u32, Box<Node>>;
 
 /// The clusters of a configuration.
 type Clusters = BTreeMap<Arc<str>, ClusterResult>;
@@ -399,14 +379,14 @@ impl<S: Subchannel> Tree<S> {
         let number = self.last_cluster;
         let cds = self.with_cx(cx, number, |cx, _| Cds::new(cx, config));
         let picker = Arc::new(Picker::Wait(String::new())); // Replaced before anyone sees it.
-        self.clusters.insert(number, Node { name: Arc::clone(name), cds });
+        self.clusters.insert(number, Box::new(Node { name: Arc::clone(name), cds }));
         self.pickers.insert(Arc::clone(name), Numbered { number, picker });
         self.touched.insert(number);
         self.changed = true;
     }
 
     fn update_cluster<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, number: u32, config: CdsConfig) {
-        let update = |cx: &mut Cx<'_>, clusters: &mut BTreeMap<u32, Node>| {
+        let update = |cx: &mut Cx<'_>, clusters: &mut Nodes| {
             clusters.get_mut(&number).is_some_and(|node| node.cds.update(cx, config))
         };
         if self.with_cx(cx, number, update) {
@@ -425,7 +405,7 @@ impl<S: Subchannel> Tree<S> {
 
     fn dispatch<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, event: Event) {
         let Owner { cluster, .. } = event.owner;
-        let handle = |cx: &mut Cx<'_>, clusters: &mut BTreeMap<u32, Node>| {
+        let handle = |cx: &mut Cx<'_>, clusters: &mut Nodes| {
             clusters.get_mut(&cluster).is_some_and(|node| node.cds.handle(cx, &event))
         };
         if self.with_cx(cx, cluster, handle) {
@@ -438,7 +418,7 @@ impl<S: Subchannel> Tree<S> {
         &mut self,
         cx: &mut Context<'_, H>,
         cluster: u32,
-        work: impl FnOnce(&mut Cx<'_>, &mut BTreeMap<u32, Node>) -> T,
+        work: impl FnOnce(&mut Cx<'_>, &mut Nodes) -> T,
     ) -> T {
         let (host, mut observations) = (&mut *cx.host, Vec::new());
         let mut policy_cx = Cx {

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
+use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_core::Stream;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -19,7 +20,7 @@ use mainstay_lb::Input;
 use mainstay_xds::bootstrap::ServerUri;
 use mainstay_xds::bootstrap::{CallCreds, ChannelCreds, ServerConfig};
 use mainstay_xds::client::{CloseCause, Event, Report, ServerState, ServerStatus, StreamId};
-use tokio::sync::{OnceCell, mpsc, watch};
+use tokio::sync::{OnceCell, watch};
 use tonic::body::Body;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::MetadataValue;
@@ -30,13 +31,14 @@ use crate::dns::ResolveHost;
 use crate::failure::describe;
 use crate::http2::{self, Address, KeepAlive};
 use crate::ledger::Books;
+use crate::queue::{self, Closed};
 use crate::task::Task;
 
 /// The streams of one channel.
 pub(crate) struct AdsStreams {
     dns: Arc<dyn ResolveHost>,
     limits: AdsLimits,
-    events: mpsc::Sender<Input>,
+    events: queue::Sender<Input>,
     streams: BTreeMap<(Service, StreamId), OpenStream>,
     /// The books of each server since it was last idle; a stream is a call (I-24).
     books: HashMap<Arc<ServerConfig>, Arc<Books>>,
@@ -59,7 +61,7 @@ pub(crate) struct AdsLimits {
 }
 
 struct OpenStream {
-    requests: mpsc::UnboundedSender<Bytes>,
+    requests: UnboundedSender<Bytes>,
     _task: Task,
 }
 
@@ -81,7 +83,7 @@ struct Established {
 // === impl AdsStreams ===
 
 impl AdsStreams {
-    pub(crate) fn new(dns: Arc<dyn ResolveHost>, limits: AdsLimits, events: mpsc::Sender<Input>) -> Self {
+    pub(crate) fn new(dns: Arc<dyn ResolveHost>, limits: AdsLimits, events: queue::Sender<Input>) -> Self {
         Self { dns, limits, events, streams: BTreeMap::new(), books: HashMap::new() }
     }
 
@@ -92,7 +94,7 @@ impl AdsStreams {
         server: Arc<ServerConfig>,
         connect_timeout: Duration,
     ) {
-        let (requests, queue) = mpsc::unbounded_channel();
+        let (requests, queue) = unbounded();
         let books = self.books.entry(server.clone()).or_insert_with(|| Arc::new(Books::new())).clone();
         let (dns, events) = (self.dns.clone(), self.events.clone());
         let stream = StreamTask { service, id, server, dns, limits: self.limits, events, books };
@@ -107,7 +109,7 @@ impl AdsStreams {
     pub(crate) fn send(&mut self, service: Service, id: StreamId, message: Bytes) {
         if let Some(stream) = self.streams.get(&(service, id)) {
             // A stream that has just ended says so itself.
-            let _ = stream.requests.send(message);
+            let _ = stream.requests.unbounded_send(message);
         }
     }
 
@@ -151,12 +153,12 @@ struct StreamTask {
     server: Arc<ServerConfig>,
     dns: Arc<dyn ResolveHost>,
     limits: AdsLimits,
-    events: mpsc::Sender<Input>,
+    events: queue::Sender<Input>,
     books: Arc<Books>,
 }
 
 impl StreamTask {
-    async fn run(&self, connect_timeout: Duration, queue: mpsc::UnboundedReceiver<Bytes>) -> CloseCause {
+    async fn run(&self, connect_timeout: Duration, queue: UnboundedReceiver<Bytes>) -> CloseCause {
         let queue = Arc::new(Mutex::new(queue));
         let mut opened = false;
         loop {
@@ -210,7 +212,7 @@ impl StreamTask {
         bearer: Option<MetadataValue<tonic::metadata::Ascii>>,
         queue: Queue,
     ) -> End {
-        let (handed_over, mut sent) = mpsc::unbounded_channel();
+        let (handed_over, mut sent) = unbounded();
         let mut request = tonic::Request::new(Requests { queue, handed_over });
         if let Some(bearer) = bearer {
             request.metadata_mut().insert("authorization", bearer);
@@ -229,7 +231,7 @@ impl StreamTask {
         let mut responses = loop {
             tokio::select! {
                 biased;
-                Some(()) = sent.recv() => {
+                Some(()) = sent.next() => {
                     untouched = false;
                     if self.tell(Event::Sent(self.id)).await.is_err() {
                         return End { cause: gone(), untouched };
@@ -248,7 +250,7 @@ impl StreamTask {
                     Ok(None) => break CloseCause::Ended { code: 0, message: String::new() },
                     Err(status) => break ended(established, &status),
                 },
-                Some(()) = sent.recv() => Event::Sent(self.id),
+                Some(()) = sent.next() => Event::Sent(self.id),
             };
             if self.tell(event).await.is_err() {
                 break gone();
@@ -258,7 +260,7 @@ impl StreamTask {
     }
 
     /// The driver reads at its own pace: a flood of responses waits here, in the server's flow control.
-    async fn tell(&self, event: Event) -> Result<(), mpsc::error::SendError<Input>> {
+    async fn tell(&self, event: Event) -> Result<(), Closed> {
         let input = match self.service {
             Service::Ads => Input::Xds(event),
             Service::Lrs => Input::Load(event),
@@ -448,21 +450,21 @@ impl Established {
 }
 
 /// Requests that wait. Shared, so that they outlive an attempt at a connection that takes no more streams.
-type Queue = Arc<Mutex<mpsc::UnboundedReceiver<Bytes>>>;
+type Queue = Arc<Mutex<UnboundedReceiver<Bytes>>>;
 
 /// Requests of a stream. Says when one is handed to the transport.
 struct Requests {
     queue: Queue,
-    handed_over: mpsc::UnboundedSender<()>,
+    handed_over: UnboundedSender<()>,
 }
 
 impl Stream for Requests {
     type Item = Bytes;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let next = self.queue.lock().unwrap_or_else(PoisonError::into_inner).poll_recv(cx);
+        let next = self.queue.lock().unwrap_or_else(PoisonError::into_inner).poll_next_unpin(cx);
         if let Poll::Ready(Some(_)) = next {
-            let _ = self.handed_over.send(());
+            let _ = self.handed_over.unbounded_send(());
         }
         next
     }

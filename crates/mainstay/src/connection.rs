@@ -21,11 +21,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
+use futures_channel::mpsc::UnboundedSender;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{Connectivity, SubchannelId};
 use mainstay_xds::Backoff;
 use tokio::runtime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::failure::{self, describe};
 use crate::http2::{self, Address, Ends, KeepAlive, Tls};
@@ -77,7 +78,7 @@ pub(crate) struct ConnectSettings {
 #[derive(Clone, Debug)]
 pub(crate) struct User {
     pub(crate) id: SubchannelId,
-    pub(crate) news: mpsc::UnboundedSender<News>,
+    pub(crate) news: UnboundedSender<News>,
 }
 
 /// A new state of a connection, for one of its users.
@@ -150,7 +151,7 @@ impl Connection {
     pub(crate) fn leave(&self, user: &User) {
         let mut connections = lock(&CONNECTIONS);
         let mut progress = lock(&self.progress);
-        progress.users.retain(|other| other.id != user.id || !other.news.same_channel(&user.news));
+        progress.users.retain(|other| other.id != user.id || !other.news.same_receiver(&user.news));
         if progress.users.is_empty() {
             progress.in_use = None;
             connections.get_or_insert_default().remove(&self.spec);
@@ -288,7 +289,7 @@ impl Progress {
 impl User {
     fn tell(&self, state: Connectivity, lost: Option<Disconnect>) {
         // The driver may be gone: then nobody needs to know.
-        let _ = self.news.send(News { id: self.id, state, lost });
+        let _ = self.news.unbounded_send(News { id: self.id, state, lost });
     }
 }
 

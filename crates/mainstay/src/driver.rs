@@ -3,17 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures_channel::mpsc::UnboundedReceiver;
+use futures_util::StreamExt;
 use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
 use mainstay_xds::Time;
 use mainstay_xds::client::{Event, Report};
 use mainstay_xds::deps::DnsName;
 use mainstay_xds::lrs;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::ads::{AdsStreams, Service};
 use crate::connection::News;
 use crate::hub::{HubStatus, Plan, Query, Shared};
+use crate::queue;
 use crate::random::Random;
 use crate::subchannel::{Subchannel, Subchannels};
 use crate::task::Task;
@@ -25,15 +28,15 @@ pub(crate) struct Driver {
     pub(crate) subchannels: Subchannels,
     pub(crate) streams: AdsStreams,
     pub(crate) lookups: BTreeMap<DnsName, Task>,
-    pub(crate) inputs: mpsc::Receiver<Input>,
-    pub(crate) input_sender: mpsc::Sender<Input>,
-    pub(crate) connection_news: mpsc::UnboundedReceiver<News>,
+    pub(crate) inputs: queue::Receiver<Input>,
+    pub(crate) input_sender: queue::Sender<Input>,
+    pub(crate) connection_news: UnboundedReceiver<News>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) queries: mpsc::UnboundedReceiver<Query>,
+    pub(crate) queries: UnboundedReceiver<Query>,
     pub(crate) observer: XdsObserver,
     /// Whether the client may have changed since the observer looked at it.
     pub(crate) client_stirred: bool,
-    pub(crate) plan: Plan,
+    pub(crate) plan: Arc<Plan>,
     pub(crate) start: Instant,
 }
 
@@ -44,8 +47,9 @@ const BATCH: usize = 256;
 pub(crate) const QUEUE: usize = 256;
 
 impl Driver {
-    /// Runs until the last handle of the channel is dropped, then closes everything.
-    pub(crate) async fn run(mut self, mut closed: oneshot::Receiver<()>) {
+    /// Runs until the last handle of the channel is dropped, then closes everything. In a box, as a future holds its
+    /// arguments twice.
+    pub(crate) async fn run(mut self: Box<Self>, mut closed: oneshot::Receiver<()>) {
         self.settle();
         loop {
             let deadline = self.core.next_deadline().map(|at| self.start + at.since_start());
@@ -59,8 +63,8 @@ impl Driver {
             tokio::select! {
                 _ = &mut closed => break,
                 Some(input) = self.inputs.recv() => self.handle(input),
-                Some(news) = self.connection_news.recv() => self.hear(news),
-                Some(query) = self.queries.recv() => self.answer(query),
+                Some(news) = self.connection_news.next() => self.hear(news),
+                Some(query) = self.queries.next() => self.answer(query),
                 () = due => self.handle(Input::Timeout),
             }
             for _ in 1..BATCH {
@@ -69,6 +73,8 @@ impl Driver {
                 }
             }
             self.settle();
+            // Nor may it hold up the other tasks of this thread.
+            tokio::task::coop::consume_budget().await;
         }
         let now = self.now();
         self.core.shut_down(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
@@ -98,7 +104,7 @@ impl Driver {
 
     /// Takes in what is there already, from each side in turn. Whether there was anything.
     fn handle_more(&mut self) -> bool {
-        let (input, news) = (self.inputs.try_recv().ok(), self.connection_news.try_recv().ok());
+        let (input, news) = (self.inputs.try_recv(), self.connection_news.try_recv().ok());
         let any = input.is_some() || news.is_some();
         input.into_iter().for_each(|input| self.handle(input));
         news.into_iter().for_each(|news| self.hear(news));

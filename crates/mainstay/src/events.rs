@@ -1,13 +1,12 @@
 //! What the xDS side of a channel does, as it happens.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 
 use futures_core::Stream;
 use mainstay_xds::client::Report;
-use tokio::sync::broadcast;
-use tokio::sync::broadcast::error::RecvError;
 
 /// Something that happened on the xDS side of a channel.
 pub type Event = Report;
@@ -16,18 +15,25 @@ pub type Event = Report;
 ///
 /// A listener that falls more than 256 events behind loses the oldest; it never holds up the
 /// channel or other listeners.
-pub struct Events {
-    next: NextEvent,
+pub struct Events(Arc<Inbox>);
+
+/// The sending side, in the hub. What nobody waits for takes no room: a thousand idle targets have one each.
+pub(crate) struct EventSource(Mutex<Listeners>);
+
+struct Listeners {
+    /// Hears from the very start, until somebody listens.
+    first: Option<Arc<Inbox>>,
+    all: Vec<Weak<Inbox>>,
 }
 
-type NextEvent = Pin<Box<dyn Future<Output = (Option<Event>, broadcast::Receiver<Arc<Event>>)> + Send>>;
+/// What one listener has not seen yet.
+type Inbox = Mutex<Unseen>;
 
-/// The sending side, in the hub.
-pub(crate) struct EventSource {
-    /// Shared, so that the room for events that may come is small.
-    sender: broadcast::Sender<Arc<Event>>,
-    /// Hears from the very start, for the first listener.
-    first: Mutex<Option<broadcast::Receiver<Arc<Event>>>>,
+#[derive(Default)]
+struct Unseen {
+    events: VecDeque<Arc<Event>>,
+    closed: bool,
+    waker: Option<Waker>,
 }
 
 // === impl Events ===
@@ -42,11 +48,16 @@ impl Events {
 impl Stream for Events {
     type Item = Event;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        self.next.as_mut().poll(cx).map(|(event, receiver)| {
-            self.next = Box::pin(receive(receiver));
-            event
-        })
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let mut unseen = lock(&self.0);
+        match unseen.events.pop_front() {
+            Some(event) => Poll::Ready(Some(Arc::unwrap_or_clone(event))),
+            None if unseen.closed => Poll::Ready(None),
+            None => {
+                unseen.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
     }
 }
 
@@ -56,34 +67,57 @@ impl std::fmt::Debug for Events {
     }
 }
 
-async fn receive(mut receiver: broadcast::Receiver<Arc<Event>>) -> (Option<Event>, broadcast::Receiver<Arc<Event>>) {
-    loop {
-        match receiver.recv().await {
-            Ok(event) => return (Some(Arc::unwrap_or_clone(event)), receiver),
-            Err(RecvError::Closed) => return (None, receiver),
-            Err(RecvError::Lagged(_)) => {}
-        }
-    }
-}
-
 // === impl EventSource ===
 
 impl EventSource {
     pub(crate) fn new() -> Self {
-        let (sender, first) = broadcast::channel(CAPACITY);
-        Self { sender, first: Mutex::new(Some(first)) }
+        let first = Arc::<Inbox>::default();
+        Self(Mutex::new(Listeners { all: vec![Arc::downgrade(&first)], first: Some(first) }))
     }
 
     pub(crate) fn send(&self, event: Event) {
-        // Nobody may be listening.
-        let _ = self.sender.send(Arc::new(event));
+        let event = Arc::new(event);
+        self.tell_all(|unseen| {
+            if unseen.events.len() == CAPACITY {
+                unseen.events.pop_front();
+            }
+            unseen.events.push_back(Arc::clone(&event));
+        });
     }
 
     /// A listener. The first one also hears what has happened since the start.
     pub(crate) fn listen(&self) -> Events {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Events { next: Box::pin(receive(first.unwrap_or_else(|| self.sender.subscribe()))) }
+        let mut listeners = lock(&self.0);
+        let inbox = listeners.first.take().unwrap_or_else(|| {
+            let inbox = Arc::<Inbox>::default();
+            listeners.all.push(Arc::downgrade(&inbox));
+            inbox
+        });
+        Events(inbox)
     }
+
+    /// Tells those that still listen, and forgets the others.
+    fn tell_all(&self, tell: impl Fn(&mut Unseen)) {
+        lock(&self.0).all.retain(|listener| {
+            let Some(inbox) = listener.upgrade() else { return false };
+            let mut unseen = lock(&inbox);
+            tell(&mut unseen);
+            let waker = unseen.waker.take();
+            drop(unseen);
+            waker.into_iter().for_each(Waker::wake);
+            true
+        });
+    }
+}
+
+impl Drop for EventSource {
+    fn drop(&mut self) {
+        self.tell_all(|unseen| unseen.closed = true);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 const CAPACITY: usize = 256;
@@ -107,5 +141,29 @@ mod tests {
         assert_eq!(first.next().await, None);
         assert_eq!(second.next().await, Some(Report::Connected(server)));
         assert_eq!(second.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_is_slow_loses_the_oldest_events() {
+        let source = EventSource::new();
+        let server =
+            |number: usize| Report::Connecting(Arc::new(ServerConfig::insecure(format!("127.0.0.1:{number}"))));
+        for number in 0..=CAPACITY {
+            source.send(server(number));
+        }
+        assert_eq!(source.listen().next().await, Some(server(1)));
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_waits_is_woken_and_one_that_went_is_forgotten() {
+        let source = EventSource::new();
+        let (mut here, gone) = (source.listen(), source.listen());
+        drop(gone);
+        let server = Arc::new(ServerConfig::insecure("127.0.0.1:1"));
+        let waiting = tokio::spawn(async move { here.next().await });
+        tokio::task::yield_now().await;
+        source.send(Report::Connecting(server.clone()));
+        assert_eq!(waiting.await.unwrap(), Some(Report::Connecting(server)));
+        assert_eq!(lock(&source.0).all.len(), 1);
     }
 }

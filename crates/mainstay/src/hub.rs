@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use envoy_types::pb::envoy::config::core::v3::Node;
+use futures_channel::mpsc::{UnboundedSender, unbounded};
 use http::uri::{Authority, Scheme};
 use mainstay_lb::{ChannelCore, Snapshot, Wake};
 use mainstay_xds::Time;
@@ -15,7 +16,7 @@ use mainstay_xds::client::{ClientSettings, ResourceStatus, ServerStatus};
 use mainstay_xds::deps::{ConfigError, DepsSettings, XdsConfig};
 use mainstay_xds::name::Target;
 use tokio::runtime;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use crate::ads::{AdsLimits, AdsStreams};
@@ -28,12 +29,13 @@ use crate::events::EventSource;
 use crate::intern::Interner;
 use crate::ledger::Books;
 use crate::load_reports::Origin;
+use crate::queue;
 use crate::subchannel::{Subchannel, Subchannels};
 use crate::telemetry::{ChannelObserver, LbObserver, Telemetry, XdsObserver};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
 pub(crate) struct Hub {
-    plan: Plan,
+    plan: Arc<Plan>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
@@ -77,7 +79,7 @@ pub(crate) struct Shared {
 
 /// Asks the driver of a hub.
 #[derive(Clone)]
-pub(crate) struct Inspector(mpsc::UnboundedSender<Query>);
+pub(crate) struct Inspector(UnboundedSender<Query>);
 
 /// A question to the driver.
 pub(crate) enum Query {
@@ -124,11 +126,11 @@ impl Hub {
             .iter()
             .filter(|(id, _)| *id == runtime.id())
             .filter_map(|(_, hub)| hub.upgrade())
-            .find(|hub| hub.plan == plan);
+            .find(|hub| *hub.plan == plan);
         if let Some(hub) = running {
             return Ok(hub);
         }
-        let hub = Arc::new(Self::start(plan, runtime)?);
+        let hub = Arc::new(Self::start(Arc::new(plan), runtime)?);
         hubs.push((runtime.id(), Arc::downgrade(&hub)));
         Ok(hub)
     }
@@ -143,7 +145,7 @@ impl Hub {
         &self.plan.target.canonical
     }
 
-    fn start(plan: Plan, runtime: &runtime::Handle) -> Result<Self, BuildError> {
+    fn start(plan: Arc<Plan>, runtime: &runtime::Handle) -> Result<Self, BuildError> {
         let authority = &*plan.target.data_plane_authority;
         let tls = plan.credentials.for_authority(authority)?;
         let authority = Authority::try_from(authority)
@@ -156,12 +158,12 @@ impl Hub {
             progress: ArcSwapOption::empty(),
             books: Books::new(),
         });
-        let (input_sender, inputs) = mpsc::channel(QUEUE);
-        let (news, connection_news) = mpsc::unbounded_channel();
-        let (queries, asked) = mpsc::unbounded_channel();
+        let (input_sender, inputs) = queue::bounded(QUEUE);
+        let (news, connection_news) = unbounded();
+        let (queries, asked) = unbounded();
         let (close, closed) = oneshot::channel();
         let origin = Origin { scheme: plan.credentials.scheme(), authority: authority.clone() };
-        let driver = Driver {
+        let driver = Box::new(Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
                 .with_warm_switching(plan.warm_switching),
             subchannels: Subchannels::new(
@@ -184,7 +186,7 @@ impl Hub {
             client_stirred: true,
             plan: plan.clone(),
             start: Instant::now(),
-        };
+        });
         runtime.spawn(driver.run(closed));
         let inspector = Inspector(queries);
         let observer = ChannelObserver::new(plan.telemetry.as_ref(), &plan.target.canonical);
@@ -198,13 +200,13 @@ impl Inspector {
     /// Asks for a connection that an RPC needs.
     pub(crate) fn wake(&self, wake: Wake) {
         // A driver that has ended connects to nothing.
-        let _ = self.0.send(Query::Wake(wake));
+        let _ = self.0.unbounded_send(Query::Wake(wake));
     }
 
     /// How the client of the hub is doing; `None` if it has just ended.
     pub(crate) async fn status(&self) -> Option<HubStatus> {
         let (answer, answered) = oneshot::channel();
-        self.0.send(Query::Status(answer)).ok()?;
+        self.0.unbounded_send(Query::Status(answer)).ok()?;
         answered.await.ok()
     }
 }
@@ -214,7 +216,7 @@ impl Inspector {
 impl<'a> ClusterRef<'a> {
     pub(crate) fn new(hub: &'a Hub, cluster: &Arc<str>) -> Self {
         // A driver that has ended holds nothing, and no RPC waits for it.
-        let _ = hub.inspector.0.send(Query::Hold(cluster.clone()));
+        let _ = hub.inspector.0.unbounded_send(Query::Hold(cluster.clone()));
         Self { cluster: cluster.clone(), inspector: &hub.inspector }
     }
 
@@ -225,7 +227,7 @@ impl<'a> ClusterRef<'a> {
 
 impl Drop for ClusterRef<'_> {
     fn drop(&mut self) {
-        let _ = self.inspector.0.send(Query::Release(self.cluster.clone()));
+        let _ = self.inspector.0.unbounded_send(Query::Release(self.cluster.clone()));
     }
 }
 

@@ -35,6 +35,7 @@ mod hub;
 mod intern;
 mod ledger;
 mod load_reports;
+mod queue;
 mod random;
 mod request;
 mod subchannel;
@@ -46,6 +47,7 @@ pub use channel::{BuildError, Channel, ChannelBuilder, WaitForReady};
 pub use credentials::{Credentials, CredentialsError};
 pub use dns::{ResolveHost, SystemDns};
 pub use events::{Event, Events};
+pub use mainstay_lb::RetryThrottle;
 pub use mainstay_xds::name::{AuthorityKey, ResourceKey};
 pub use mainstay_xds::resource::ResourceType;
 #[cfg(feature = "opentelemetry")]

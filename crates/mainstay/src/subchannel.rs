@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_channel::mpsc::UnboundedSender;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{Counter, Host, LoadSink, Observation, SubchannelId, SubchannelSpec};
 use mainstay_xds::client::Intern;
 use tokio::runtime;
-use tokio::sync::mpsc;
 
 use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User};
 use crate::http2::Tls;
@@ -31,7 +31,7 @@ pub(crate) struct Subchannels {
     tls: Option<Tls>,
     settings: ConnectSettings,
     interner: Interner,
-    news: mpsc::UnboundedSender<News>,
+    news: UnboundedSender<News>,
     observer: LbObserver,
     uses: BTreeMap<SubchannelId, Use>,
     origin: Origin,
@@ -53,6 +53,11 @@ impl Subchannel {
         self.0.sender()
     }
 
+    /// Where it leads.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.address()
+    }
+
     /// Counts an RPC that begins on it.
     pub(crate) fn begin(&self) -> ledger::Call {
         self.0.ledger().begin()
@@ -62,10 +67,6 @@ impl Subchannel {
 impl mainstay_lb::Subchannel for Subchannel {
     fn is_ready(&self) -> bool {
         self.0.is_ready()
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.0.address()
     }
 }
 
@@ -93,7 +94,7 @@ impl Subchannels {
         origin: Origin,
         settings: ConnectSettings,
         interner: Interner,
-        news: mpsc::UnboundedSender<News>,
+        news: UnboundedSender<News>,
         observer: LbObserver,
     ) -> Self {
         Self { runtime, tls, settings, interner, news, observer, uses: BTreeMap::new(), origin }

@@ -18,7 +18,8 @@ use crate::tree::Subchannel;
 /// One child per locality that has endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WeightedTarget {
-    targets: BTreeMap<Arc<Locality>, Target>,
+    /// In boxes: a map has room for more than it holds, and most clusters have a locality or two.
+    targets: BTreeMap<Arc<Locality>, Box<Target>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +62,7 @@ impl Policy for WeightedTarget {
                     target.settle(cx);
                     target
                 }
-                None => Target::new(cx, locality.weight, config),
+                None => Box::new(Target::new(cx, locality.weight, config)),
             };
             self.targets.insert(Arc::clone(&locality.locality), target);
         }
@@ -146,9 +147,13 @@ impl Target {
     }
 }
 
-fn child_config(lb_policy: &LbPolicy, locality: &LocalityConfig, counted: bool) -> PriorityConfig {
+fn child_config(lb_policy: &LbPolicy, locality: &Arc<LocalityConfig>, counted: bool) -> PriorityConfig {
     // The weight is for the choice between localities only: alone, a locality has all of it.
-    let localities = vec![LocalityConfig { weight: 1, ..locality.clone() }];
+    let locality = match locality.weight {
+        1 => Arc::clone(locality),
+        _ => Arc::new(LocalityConfig { weight: 1, ..(**locality).clone() }),
+    };
+    let localities = vec![locality];
     PriorityConfig { lb_policy: lb_policy.clone(), localities, counted }
 }
 

@@ -20,7 +20,7 @@ fn rpcs_wait_while_the_cluster_connects_and_then_go_to_each_endpoint_in_turn() {
     assert_eq!(
         world.rpc(),
         "wait 14: cluster \"c\": priority 0 of 1: locality a: connecting to 2 endpoints (xDS node ID:n)",
-        "L-201"
+        "L-48, L-201"
     );
     world.connecting(1);
     world.connecting(2);

@@ -15,7 +15,8 @@ use crate::resource::{Resource, ResourceType};
 /// The entries by type and canonical name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Cache {
-    types: BTreeMap<ResourceType, BTreeMap<Arc<str>, Entry>>,
+    /// In boxes: a map has room for more than it holds, and most have a name or two.
+    types: BTreeMap<ResourceType, BTreeMap<Arc<str>, Box<Entry>>>,
     /// Entries without a watcher. They stay until no server believes any more that we have them (P-95).
     orphans: BTreeSet<ResourceKey>,
 }
@@ -59,22 +60,22 @@ pub(super) struct Held {
 
 impl Cache {
     pub(super) fn get(&self, resource_type: ResourceType, name: &str) -> Option<&Entry> {
-        self.types.get(&resource_type)?.get(name)
+        self.types.get(&resource_type)?.get(name).map(|entry| &**entry)
     }
 
     /// The entry with the name it has here, which can be shared.
     pub(super) fn get_key_value(&self, resource_type: ResourceType, name: &str) -> Option<(&Arc<str>, &Entry)> {
-        self.types.get(&resource_type)?.get_key_value(name)
+        self.types.get(&resource_type)?.get_key_value(name).map(|(name, entry)| (name, &**entry))
     }
 
     pub(super) fn get_mut(&mut self, resource_type: ResourceType, name: &str) -> Option<&mut Entry> {
-        self.types.get_mut(&resource_type)?.get_mut(name)
+        self.types.get_mut(&resource_type)?.get_mut(name).map(|entry| &mut **entry)
     }
 
     /// Adds a watcher, with the entry if there is none. Tells whether it is the first of the resource.
     pub(super) fn add_watcher(&mut self, key: &ResourceKey, authority: AuthorityId, watch: WatchId) -> bool {
         let names = self.types.entry(key.resource_type).or_default();
-        let entry = names.entry(key.name.clone()).or_insert_with(|| Entry::new(authority));
+        let entry = names.entry(key.name.clone()).or_insert_with(|| Box::new(Entry::new(authority)));
         let first = entry.watchers.is_empty();
         entry.watchers.insert(watch);
         self.orphans.remove(key);
@@ -101,7 +102,7 @@ impl Cache {
                 return true;
             }
             if let Some(names) = types.get_mut(&key.resource_type) {
-                dropped.extend(names.remove(&key.name).map(|entry| (key.clone(), entry)));
+                dropped.extend(names.remove(&key.name).map(|entry| (key.clone(), *entry)));
             }
             false
         });
@@ -114,24 +115,24 @@ impl Cache {
             names
                 .iter()
                 .filter(|(_, entry)| !entry.watchers.is_empty())
-                .map(move |(name, entry)| (ResourceKey { resource_type, name: name.clone() }, entry))
+                .map(move |(name, entry)| (ResourceKey { resource_type, name: name.clone() }, &**entry))
         })
     }
 
     /// The same without their names.
     pub(super) fn watched_entries(&self) -> impl Iterator<Item = (ResourceType, &Entry)> {
-        let entries = self.types.iter().flat_map(|(&kind, names)| names.values().map(move |entry| (kind, entry)));
+        let entries = self.types.iter().flat_map(|(&kind, names)| names.values().map(move |entry| (kind, &**entry)));
         entries.filter(|(_, entry)| !entry.watchers.is_empty())
     }
 
     /// The entries of one type, in order of their names.
     pub(super) fn of_type(&self, resource_type: ResourceType) -> impl Iterator<Item = (&Arc<str>, &Entry)> {
-        self.types.get(&resource_type).into_iter().flatten()
+        self.types.get(&resource_type).into_iter().flatten().map(|(name, entry)| (name, &**entry))
     }
 
     /// The same, to be changed.
     pub(super) fn of_type_mut(&mut self, resource_type: ResourceType) -> impl Iterator<Item = (&Arc<str>, &mut Entry)> {
-        self.types.get_mut(&resource_type).into_iter().flatten()
+        self.types.get_mut(&resource_type).into_iter().flatten().map(|(name, entry)| (name, &mut **entry))
     }
 
     /// Watchers of every resource of an authority.

@@ -415,12 +415,14 @@ impl XdsClient {
                 servers.push(id);
             }
         }
+        self.authorities.reserve_exact(1); // There are few of them, and of servers, in each of many clients.
         self.authorities.push(Authority::new(authority, servers, reachability_only));
         Ok((key, AuthorityId(self.authorities.len() - 1)))
     }
 
     fn server_id(&mut self, config: &Arc<ServerConfig>) -> ServerId {
         let index = self.servers.iter().position(|server| server.config == *config).unwrap_or_else(|| {
+            self.servers.reserve_exact(1);
             self.servers.push(Server::new(config.clone()));
             self.servers.len() - 1
         });

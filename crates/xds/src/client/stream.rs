@@ -29,7 +29,7 @@ pub(super) struct Stream {
     /// Types that may need a request, each once, longest waiting first.
     due: VecDeque<ResourceType>,
     /// Types that were named on this stream (P-48: the others must not be, with an empty list).
-    subscriptions: BTreeMap<ResourceType, Subscription>,
+    subscriptions: BTreeMap<ResourceType, Box<Subscription>>,
 }
 
 /// What the server knows about one type, and what it is owed.
@@ -116,6 +116,9 @@ impl Stream {
             let subscription = self.subscriptions.entry(resource_type).or_default();
             let changed = subscription.list(self.server, resource_type, &names, timers);
             let answer = subscription.answers.pop_front();
+            if subscription.answers.is_empty() {
+                subscription.answers.shrink_to_fit(); // It may be long until the next one.
+            }
             if answer.is_none() && !changed && !subscription.repeat {
                 continue;
             }

@@ -26,7 +26,7 @@ mod results;
 /// All clusters in use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Graph {
-    nodes: BTreeMap<Arc<str>, Node>,
+    nodes: BTreeMap<Arc<str>, Box<Node>>,
     /// Clusters that routes name, and clusters that are subscribed to.
     roots: [BTreeSet<Arc<str>>; 2],
     /// The nodes that are aggregates.
@@ -242,7 +242,7 @@ impl Graph {
                 let watch = Name::new::<Cluster>(&name, cx.federation);
                 self.clusters.acquire(&watch, &name, out);
                 self.unread.insert(name.clone());
-                Node::new(watch.canonical)
+                Box::new(Node::new(watch.canonical))
             });
             let known = &mut node.depths[origin as usize];
             if known.is_some_and(|known| known <= depth) {

@@ -34,7 +34,7 @@ pub(super) enum State<T> {
 /// The watched resources of one type, each with the clusters that need it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Table<T> {
-    entries: BTreeMap<Arc<str>, Entry<T>>,
+    entries: BTreeMap<Arc<str>, Box<Entry<T>>>,
     /// Names that may have lost their last user. Their watches end in [`Table::sweep`], after new ones began (P-96).
     orphans: BTreeSet<Arc<str>>,
 }
@@ -132,7 +132,7 @@ impl<T: Kind> Table<T> {
     pub(super) fn acquire(&mut self, name: &Name, user: &Arc<str>, out: &mut VecDeque<Action>) {
         let entry = self.entries.entry(name.canonical.clone()).or_insert_with(|| {
             out.push_back(Action::Watch(key::<T>(&name.canonical)));
-            Entry { watched: Watched::new(name.authority.clone()), users: BTreeSet::new() }
+            Box::new(Entry { watched: Watched::new(name.authority.clone()), users: BTreeSet::new() })
         });
         entry.users.insert(user.clone());
     }

@@ -77,6 +77,13 @@ pub struct Endpoint {
     pub weight: u32,
     /// Its health.
     pub health: HealthStatus,
+    /// Its names. Few have any, so that those without pay for one pointer.
+    pub names: Option<Arc<EndpointNames>>,
+}
+
+/// What an endpoint may be called.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct EndpointNames {
     /// `endpoint.hostname` if not empty (A81).
     pub hostname: Option<Arc<str>>,
     /// `envoy.lb` / `hash_key` of its metadata (A76).
@@ -202,9 +209,28 @@ impl Endpoint {
             addresses: faults.field("endpoint", |f| Addresses::parse(endpoint, addresses, f))?,
             weight,
             health,
-            hostname: non_empty(&endpoint.hostname),
-            hash_key: pb.metadata.as_ref().and_then(hash_key),
+            names: EndpointNames {
+                hostname: non_empty(&endpoint.hostname),
+                hash_key: pb.metadata.as_ref().and_then(hash_key),
+            }
+            .unless_empty(),
         })
+    }
+
+    /// `endpoint.hostname` if not empty (A81).
+    pub fn hostname(&self) -> Option<&Arc<str>> {
+        self.names.as_ref()?.hostname.as_ref()
+    }
+
+    /// `envoy.lb` / `hash_key` of its metadata (A76).
+    pub fn hash_key(&self) -> Option<&Arc<str>> {
+        self.names.as_ref()?.hash_key.as_ref()
+    }
+}
+
+impl EndpointNames {
+    fn unless_empty(self) -> Option<Arc<Self>> {
+        (self.hostname.is_some() || self.hash_key.is_some()).then(|| Arc::new(self))
     }
 }
 

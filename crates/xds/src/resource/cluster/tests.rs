@@ -359,8 +359,9 @@ fn r78_lrs_goes_to_the_server_that_sent_the_cluster() {
     let bootstrap = bootstrap();
     for server in &bootstrap.servers {
         let parsed = Cluster::parse(&pb, ParseContext { bootstrap: &bootstrap, server }).unwrap();
-        assert_eq!(parsed.lrs_server.as_ref(), Some(server));
+        assert_eq!(parsed.lrs_server.as_ref(), Some(server), "C-68: always one of the bootstrap");
     }
+    // C-68: no other server can be named.
     assert_faults(&pb::Cluster { lrs_server: ads_source(), ..eds("c") }, &["lrs_server: must be self"]);
     let unset = Some(core::ConfigSource::default());
     assert_faults(&pb::Cluster { lrs_server: unset, ..eds("c") }, &["lrs_server: must be self"]);

@@ -12,37 +12,37 @@ use prost::Message;
 
 /// `envoy.config.endpoint.v3.ClusterLoadAssignment`, as far as it is used.
 #[derive(Clone, PartialEq, Message)]
-pub struct Assignment {
+pub(crate) struct Assignment {
     /// The name of the resource.
     #[prost(string, tag = "1")]
-    pub cluster_name: String,
+    pub(crate) cluster_name: String,
     /// The localities.
     #[prost(message, repeated, tag = "2")]
-    pub endpoints: Vec<LocalityAssignment>,
+    pub(crate) endpoints: Vec<LocalityAssignment>,
     /// Drops.
     #[prost(message, optional, tag = "4")]
-    pub policy: Option<Policy>,
+    pub(crate) policy: Option<Policy>,
 }
 
 /// `envoy.config.endpoint.v3.LocalityLbEndpoints`, as far as it is used.
 #[derive(Clone, PartialEq, Message)]
-pub struct LocalityAssignment {
+pub(crate) struct LocalityAssignment {
     /// Which locality.
     #[prost(message, optional, tag = "1")]
-    pub locality: Option<Locality>,
+    pub(crate) locality: Option<Locality>,
     /// Its endpoints, each an `LbEndpoint`.
     #[prost(bytes = "bytes", repeated, tag = "2")]
-    pub lb_endpoints: Vec<Bytes>,
+    pub(crate) lb_endpoints: Vec<Bytes>,
     /// Its weight.
     #[prost(message, optional, tag = "3")]
-    pub load_balancing_weight: Option<UInt32Value>,
+    pub(crate) load_balancing_weight: Option<UInt32Value>,
     /// Its priority.
     #[prost(uint32, tag = "5")]
-    pub priority: u32,
+    pub(crate) priority: u32,
     /// The collection that has its endpoints (A95).
     #[prost(message, optional, tag = "8")]
-    pub leds_cluster_locality_config: Option<LedsClusterLocalityConfig>,
+    pub(crate) leds_cluster_locality_config: Option<LedsClusterLocalityConfig>,
     /// What else there is to say.
     #[prost(message, optional, tag = "9")]
-    pub metadata: Option<Metadata>,
+    pub(crate) metadata: Option<Metadata>,
 }

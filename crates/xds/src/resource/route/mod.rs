@@ -260,5 +260,7 @@ fn plugins<'a>(pb: &'a [pb::ClusterSpecifierPlugin], faults: &mut Faults) -> BTr
 /// Parses each element of a repeated field and keeps what comes out; `faults` is at the field.
 fn each<P, T>(pb: &[P], faults: &mut Faults, parse: impl Fn(&P, &mut Faults) -> Option<T>) -> Vec<T> {
     let parsed = pb.iter().enumerate().map(|(i, pb)| faults.index(i, |f| parse(pb, f)));
-    parsed.flatten().collect()
+    let mut parsed: Vec<T> = parsed.flatten().collect();
+    parsed.shrink_to_fit(); // Kept as long as the resource.
+    parsed
 }
