@@ -43,7 +43,7 @@ java_client() {
 
 build_java_client() {
   rm -rf .build/java
-  mvn --quiet --batch-mode --file java/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$PWD/.build/java"
+  mvn --quiet --batch-mode --file java/pom.xml dependency:copy-dependencies
   javac -cp '.build/java/*' -d .build/java java/Client.java
   cat java/* >.build/java/sources
 }
