@@ -9,17 +9,52 @@ TARGET = "xds:///listener_0"
 DIFFERS = "differs"
 
 
-class Script:
-    """Plays the script against one kind of control plane and notes what each client made of each step."""
+class Steps:
+    """Plays steps to several clients at once and notes what each of them made of each step."""
 
-    def __init__(self, world: World, control_plane):
+    def __init__(self, world: World):
         self.world = world
         self.results: dict[str, dict[str, str]] = {}
         self.a, self.b, self.c = (world.backend(name) for name in "abc")
+        self.clients: list[Client] = []
+
+    def step(self, name: str, expected: str | set | None, act=lambda: None, strict=True, hold=0.0, within=60.0) -> None:
+        """`expected` answer in the end, or nobody does; if `strict`, no RPC fails on the way."""
+        since = time.monotonic()
+        shared = None
+        try:
+            act()
+        except Red as red:
+            shared = str(red)
+        time.sleep(hold)
+        row = self.results.setdefault(name, {})
+        for client in self.clients:
+            if (name, client.kind) in differences.RULES:
+                row[client.kind] = DIFFERS
+                continue
+            try:
+                if shared:
+                    raise Red(shared)
+                if expected is None:
+                    client.fails(since, within)
+                else:
+                    client.settles_on(expected, since, within)
+                failed = [outcome for outcome in client.outcomes(since) if strict and outcome.startswith("! ")]
+                excused = [outcome for outcome in failed if differences.is_known_race(client.kind, outcome)]
+                expect(failed == excused, f"{len(failed)} RPCs failed, first: {failed[:1]}")
+                row[client.kind] = f"pass, {len(excused)} RPCs lost to its known race" if excused else "pass"
+            except Red as red:
+                row[client.kind] = f"FAIL: {red}"
+
+
+class Script(Steps):
+    """Plays the script against one kind of control plane."""
+
+    def __init__(self, world: World, control_plane):
+        super().__init__(world)
         self.primary = control_plane(world, Config.simple("cluster_1", self.a))
         self.fallback = control_plane(world, Config.simple("fallback_cluster", self.c))
         self.bootstrap = world.bootstrap([self.primary.port, self.fallback.port])
-        self.clients: list[Client] = []
 
     def play(self) -> dict[str, dict[str, str]]:
         primary, fallback = self.primary, self.fallback
@@ -46,34 +81,6 @@ class Script:
         self.step("no control plane: RPCs fail", None, strict=False)
         self.step("primary comes up at last", "b", primary.start, strict=False, within=120)
         return self.results
-
-    def step(self, name: str, expected: str | None, act=lambda: None, strict=True, hold=0.0, within=60.0) -> None:
-        """`expected` answers in the end, or nobody; if `strict`, no RPC fails on the way."""
-        since = time.monotonic()
-        shared = None
-        try:
-            act()
-        except Red as red:
-            shared = str(red)
-        time.sleep(hold)
-        row = self.results.setdefault(name, {})
-        for client in self.clients:
-            if (name, client.kind) in differences.RULES:
-                row[client.kind] = DIFFERS
-                continue
-            try:
-                if shared:
-                    raise Red(shared)
-                if expected is None:
-                    client.fails(since, within)
-                else:
-                    client.settles_on(expected, since, within)
-                failed = [outcome for outcome in client.outcomes(since) if strict and outcome.startswith("! ")]
-                excused = [outcome for outcome in failed if differences.is_known_race(client.kind, outcome)]
-                expect(failed == excused, f"{len(failed)} RPCs failed, first: {failed[:1]}")
-                row[client.kind] = f"pass, {len(excused)} RPCs lost to its known race" if excused else "pass"
-            except Red as red:
-                row[client.kind] = f"FAIL: {red}"
 
     def new_clients(self) -> None:
         for client in self.clients:

@@ -12,6 +12,7 @@ import traceback
 import comparison
 import differences
 import differential
+import istio
 import official
 import proxy
 import status
@@ -20,8 +21,9 @@ from world import CLIENTS, ROOT, GoControlPlane, MainstayControlPlane, Programs,
 OFFICIAL = "gRPC's scenarios: our client, go-control-plane"
 STATUS = "our services, read by grpcio"
 ENVOY = "Envoy, one control plane: mainstay serve"
+ISTIO = f"all clients, one control plane: {istio.NAME}"
 COMPARISON = "what RPCs see"
-SUITES = ["official", "status", "envoy", "differential", "comparison"]
+SUITES = ["official", "status", "envoy", "differential", "comparison", "istio"]
 
 
 def main() -> int:
@@ -49,12 +51,16 @@ def main() -> int:
                 plays[f"all clients, one control plane: {kind.name}"] = pool.submit(play, base, kind.name, programs, script)
         if flags.only in (None, "comparison"):
             plays[COMPARISON] = pool.submit(play, base, "comparison", programs, comparison.Script)
+        if flags.only == "istio":  # By itself only: building it takes long.
+            plays[ISTIO] = pool.submit(play, base, "istio", programs, istio.Script)
         tables |= {title: played.result() for title, played in plays.items()}
 
     red = [reason for title, table in tables.items() for reason in reds(title, table)]
     print(markdown(tables))
     if flags.matrix:
-        (ROOT / "MATRIX.md").write_text(f"# Who passes what\n\nWritten by `interop/run --matrix`.\n\n{markdown(tables)}")
+        directory = "istio/" if flags.only == "istio" else ""
+        writer = f"Written by `interop/{directory}run --matrix`."
+        (ROOT / directory / "MATRIX.md").write_text(f"# Who passes what\n\n{writer}\n\n{markdown(tables)}")
     for reason in red:
         print(reason, file=sys.stderr)
     return 1 if any(reason.startswith("OURS") for reason in red) else 0
@@ -95,7 +101,8 @@ def reds(title: str, table: dict) -> list[str]:
     for scenario, row in table.items():
         for client, result in row.items():
             if not result.startswith(("pass", differential.DIFFERS)):
-                ours = client == "mainstay" or GoControlPlane.name not in title
+                theirs = GoControlPlane.name in title or istio.NAME in title
+                ours = client == "mainstay" or not theirs
                 found.append(f"{'OURS' if ours else 'theirs'}: {title}: {scenario}: {client}: {result}")
     return found
 

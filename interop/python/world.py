@@ -54,6 +54,8 @@ class Programs:
         self.go_control_plane = go / "controlplane"
         self.go_client = go / "client"
         self.envoy = go / "envoy"
+        self.istiod = go / "istiod"
+        self.java = go / "java"
 
 
 class Process:
@@ -297,6 +299,7 @@ class Client:
             "mainstay": [programs.client, f"--stats_port={free_port()}", "--print_response=true"],
             "grpc-go": [programs.go_client],
             "grpcio": [sys.executable, ROOT / "python" / "client.py"],
+            "grpc-java": ["java", *JVM, "-cp", f"{programs.java}{os.pathsep}{programs.java}/*", "Client"],
             "grpc-js": ["node", ROOT / "js" / "client.js"],
         }[kind]
         env = {
@@ -319,14 +322,15 @@ class Client:
                 found.append("! " + line)
         return found
 
-    def settles_on(self, name: str, since: float, within: float = 60) -> None:
-        """The last ten RPCs went to `name`."""
+    def settles_on(self, names: str | set, since: float, within: float = 60) -> None:
+        """The last ten RPCs went to this backend, or to all of these and no other."""
+        wanted = {names} if isinstance(names, str) else names
 
         def settled() -> None:
             expect(self.process.alive(), f"ended: {self.process.tail()}")
             last = self.outcomes(since)[-10:]
             expect(len(last) == 10, f"only {len(last)} RPCs ended")
-            expect(all(outcome == name for outcome in last), f"{name} expected, seen {sorted(set(last))}")
+            expect(set(last) == wanted, f"{' and '.join(sorted(wanted))} expected, seen {sorted(set(last))}")
 
         eventually(settled, within, every=0.1)
 
@@ -344,7 +348,9 @@ class Client:
 
 QPS = 10
 CODES = {code.name.replace("_", "") for code in grpc.StatusCode}
-CLIENTS = ["mainstay", "grpc-go", "grpcio", "grpc-js"]
+CLIENTS = ["mainstay", "grpc-go", "grpcio", "grpc-java", "grpc-js"]
+# Several of them share few cores: no compiler and no collector beside the program.
+JVM = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 GOOGLEAPIS = "type.googleapis.com"
 LISTENER = f"{GOOGLEAPIS}/envoy.config.listener.v3.Listener"
 CLUSTER = f"{GOOGLEAPIS}/envoy.config.cluster.v3.Cluster"

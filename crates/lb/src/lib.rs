@@ -13,6 +13,7 @@ mod breaker;
 mod calls;
 mod channel;
 mod filters;
+mod index;
 mod listeners;
 mod orca;
 mod picker;
@@ -27,6 +28,7 @@ mod snapshot;
 mod testbed;
 #[cfg(test)]
 mod tests;
+mod throttle;
 mod timers;
 mod tree;
 
@@ -37,6 +39,7 @@ pub use listeners::{Ending, Listeners};
 pub use orca::LoadSink;
 pub use retry::{PushBack, Retry};
 pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot, Wake};
+pub use throttle::RetryThrottle;
 pub use tree::{
     Connectivity, Context, DetectionMethod, Host, Observation, Origin, Subchannel, SubchannelId, SubchannelSpec, Tree,
     UnenforcedReason,

@@ -13,12 +13,13 @@ use mainstay_xds::resource::endpoint::DropCategory;
 use crate::breaker::Counter;
 use crate::calls::CallCounter;
 use crate::listeners::Listeners;
+use crate::policy::Address;
 use crate::policy::override_host::Used;
 use crate::request_hash::{HashSteps, random_hash};
 use crate::session::{Session, SessionPick};
 use crate::snapshot::{Outlook, Wake};
 use crate::timers::Owner;
-use crate::tree::{Origin, Subchannel};
+use crate::tree::Subchannel;
 
 mod least_request;
 mod ring;
@@ -59,8 +60,8 @@ pub(crate) enum Picker<S> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ready<S> {
     pub(crate) subchannel: S,
-    pub(crate) hostname: Option<Arc<str>>,
-    pub(crate) origin: Arc<Origin>,
+    /// Where it leads.
+    pub(crate) address: Address,
     /// Counts its RPCs for outlier detection.
     pub(crate) counter: Option<Arc<CallCounter>>,
 }
@@ -153,7 +154,8 @@ pub(crate) enum Pick<'a, S> {
     Send(&'a Ready<S>, Listeners),
     Wait(Reason<'a, S>),
     Fail(Reason<'a, S>),
-    Drop(String),
+    /// Fail it in any case: in which leaf cluster, and why.
+    Drop(&'a ClusterPicker<S>, String),
 }
 
 /// Why a pick did not succeed, and in which leaf cluster.
@@ -321,7 +323,7 @@ impl<S: Subchannel> OverridePicker<S> {
         }
         let pick = self.child.pick(args);
         if let (Pick::Send(ready, _), Some((_, result))) = (&pick, &mut args.session)
-            && let Some(host) = self.host(ready.subchannel.address())
+            && let Some(host) = self.host(ready.address.socket())
         {
             host.use_for(result);
         }
@@ -350,7 +352,7 @@ impl<S: Subchannel> ClusterPicker<S> {
                 if let Some(load) = &self.load {
                     load.count_drop(place);
                 }
-                return Pick::Drop(format!("EDS-configured drop: {} (cluster {:?})", drop.category, self.name));
+                return Pick::Drop(self, format!("EDS-configured drop: {} (cluster {:?})", drop.category, self.name));
             }
         }
         if self.counter.in_flight() >= self.max_requests {
@@ -360,7 +362,7 @@ impl<S: Subchannel> ClusterPicker<S> {
             // Counted only now, so that RPCs that wait take no place; and so asked again.
             Pick::Send(ready, listeners) => match self.counter.try_acquire(self.max_requests) {
                 Some(in_flight) => {
-                    let load = self.load.as_ref().map(|load| load.begin(ready.subchannel.address())); // C-77
+                    let load = self.load.as_ref().map(|load| load.begin(ready.address.socket())); // C-77
                     let listeners = listeners.with_place(in_flight).with_counter(ready.counter.as_ref());
                     Pick::Send(ready, listeners.with_load(load))
                 }
@@ -368,7 +370,7 @@ impl<S: Subchannel> ClusterPicker<S> {
             },
             Pick::Wait(reason) => Pick::Wait(Reason { cluster: Some(self), ..reason }),
             Pick::Fail(reason) => Pick::Fail(Reason { cluster: Some(self), ..reason }),
-            drop @ Pick::Drop(_) => drop,
+            drop @ Pick::Drop(..) => drop,
         }
     }
 
@@ -377,7 +379,7 @@ impl<S: Subchannel> ClusterPicker<S> {
             load.count_circuit_drop();
         }
         let (name, max) = (&self.name, self.max_requests);
-        Pick::Drop(format!("circuit breaker drop (cluster {name:?} has {max} requests in flight, its limit)"))
+        Pick::Drop(self, format!("circuit breaker drop (cluster {name:?} has {max} requests in flight, its limit)"))
     }
 }
 

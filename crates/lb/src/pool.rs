@@ -4,15 +4,16 @@
 //! the end of a call into the tree. So a locality that moves from one priority to another lets go
 //! of its connections and takes them back without one being closed.
 
-use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::index::Index;
 use crate::orca::LoadSink;
-use crate::policy::State;
+use crate::policy::{Address, State};
 use crate::timers::Owner;
-use crate::tree::{Connectivity, Host, Subchannel, SubchannelId, SubchannelSpec};
+use crate::tree::{Connectivity, Host, Subchannel, SubchannelId};
 
 /// Handles of subchannels, for pickers. The pool keeps it up to date.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +26,9 @@ pub(crate) struct Pool {
     /// A list, because with many endpoints a map is twice as large.
     places: Vec<Place>,
     free: Vec<u32>,
-    by_spec: BTreeMap<Arc<SubchannelSpec>, SubchannelId>,
+    by_address: Index,
+    /// Why the last attempt to connect failed, where it did.
+    errors: BTreeMap<SubchannelId, Arc<str>>,
     created: Vec<SubchannelId>,
     to_connect: Vec<SubchannelId>,
     unused: BTreeSet<SubchannelId>,
@@ -36,51 +39,75 @@ pub(crate) struct Pool {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Place {
     taken_before: u32,
-    entry: Option<Entry>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Entry {
-    spec: Arc<SubchannelSpec>,
     state: State,
-    last_error: Option<Arc<str>>,
     /// Whether the shell was asked to connect since the last report.
     asked: bool,
     users: Users,
 }
 
-/// Who uses a subchannel; without a heap block for the common case.
+/// Who uses a subchannel, each with where it found the address, so that no list is kept that nobody uses. Without a
+/// heap block for the common case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Users {
-    One(Owner),
-    Many(Vec<Owner>),
+    /// There is no subchannel.
+    Free,
+    /// Nobody. It is let go at the end of the call, unless someone comes.
+    Nobody(Address),
+    One(User),
+    /// More than one.
+    Many(Vec<User>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct User {
+    owner: Owner,
+    address: Address,
 }
 
 impl Pool {
-    /// The subchannel for `spec`, made if there is none.
-    pub(crate) fn acquire(&mut self, spec: &Arc<SubchannelSpec>, owner: Owner) -> SubchannelId {
-        match self.by_spec.entry(Arc::clone(spec)) {
-            MapEntry::Occupied(known) => {
-                let id = *known.get();
-                self.unused.remove(&id);
-                self.entry_mut(id).expect("every spec in the index has an entry").users.add(owner);
-                id
-            }
-            MapEntry::Vacant(new) => {
-                let (state, last_error, users) = (State::Idle, None, Users::One(owner));
-                let entry = Entry { spec: Arc::clone(spec), state, last_error, asked: false, users };
-                let id = *new.insert(take_place(&mut self.places, &mut self.free, entry));
-                self.created.push(id);
-                id
-            }
+    /// Makes room for so many more.
+    pub(crate) fn expect(&mut self, more: usize) {
+        let more = more.saturating_sub(self.free.len());
+        self.places.reserve_exact(more);
+        self.by_address.reserve(more, identity_at(&self.places));
+    }
+
+    /// The subchannel for `address`, made if there is none.
+    pub(crate) fn acquire(&mut self, address: &Address, owner: Owner) -> SubchannelId {
+        let user = User { owner, address: address.clone() };
+        let new = self.free.last().copied().unwrap_or(self.places.len() as u32);
+        let at = self.by_address.find_or_insert(&Some(address.identity()), new, identity_at(&self.places));
+        if at != new {
+            let place = &mut self.places[at as usize];
+            place.users.add(user);
+            let id = id(at, place);
+            self.unused.remove(&id);
+            return id;
+        }
+        if self.free.pop().is_none() {
+            self.places.push(Place { taken_before: 0, state: State::Idle, asked: false, users: Users::Free });
+        }
+        let place = &mut self.places[at as usize];
+        (place.state, place.asked, place.users) = (State::Idle, false, Users::One(user));
+        let id = id(at, place);
+        self.created.push(id);
+        id
+    }
+
+    /// Notes that a user now finds the address, which is the same, elsewhere.
+    pub(crate) fn renew(&mut self, id: SubchannelId, owner: Owner, address: &Address) {
+        if let Some(place) = self.place_mut(id)
+            && let Some(user) = place.users.as_mut_slice().iter_mut().find(|user| user.owner == owner)
+        {
+            user.address = address.clone();
         }
     }
 
     /// Ends one use; the last one lets the subchannel go at the end of the call.
     pub(crate) fn release(&mut self, id: SubchannelId, owner: Owner) {
-        if let Some(entry) = self.entry_mut(id) {
-            entry.users.remove(owner);
-            if entry.users.as_slice().is_empty() {
+        if let Some(place) = self.place_mut(id) {
+            place.users.remove(owner);
+            if matches!(place.users, Users::Nobody(_)) {
                 self.unused.insert(id);
             }
         }
@@ -88,11 +115,11 @@ impl Pool {
 
     /// Asks an idle subchannel to connect, once.
     pub(crate) fn connect(&mut self, id: SubchannelId) {
-        if let Some(entry) = self.entry_mut(id)
-            && entry.state == State::Idle
-            && !entry.asked
+        if let Some(place) = self.place_mut(id)
+            && place.state == State::Idle
+            && !place.asked
         {
-            entry.asked = true;
+            place.asked = true;
             self.to_connect.push(id);
         }
     }
@@ -108,54 +135,59 @@ impl Pool {
     }
 
     pub(crate) fn state(&self, id: SubchannelId) -> State {
-        self.entry(id).map_or(State::Idle, |entry| entry.state)
+        self.place(id).map_or(State::Idle, |place| place.state)
     }
 
-    /// The subchannel for `spec`, if someone below this cluster has it.
-    pub(crate) fn find(&self, spec: &SubchannelSpec, cluster: u32) -> Option<SubchannelId> {
-        let id = *self.by_spec.get(spec)?;
-        let users = self.entry(id)?.users.as_slice();
-        users.iter().any(|user| user.cluster == cluster).then_some(id)
+    /// The subchannel for `address`, if someone below this cluster has it.
+    pub(crate) fn find(&self, address: &Address, cluster: u32) -> Option<SubchannelId> {
+        let at = self.by_address.find(&Some(address.identity()), identity_at(&self.places))?;
+        let place = self.places.get(at as usize)?;
+        place.users.as_slice().iter().any(|user| user.owner.cluster == cluster).then(|| id(at, place))
     }
 
     /// Why the last attempt to connect failed, with the address.
     pub(crate) fn last_error(&self, id: SubchannelId) -> Option<String> {
-        let entry = self.entry(id)?;
-        let error = entry.last_error.as_ref()?;
-        Some(format!("{}: {error}", entry.spec.address))
+        let error = self.errors.get(&id)?;
+        let address = self.place(id)?.users.address()?;
+        Some(format!("{}: {error}", address.socket()))
     }
 
     /// Takes in a report. The users that have to hear of it; none if nothing changed.
     pub(crate) fn set_state(&mut self, id: SubchannelId, connectivity: Connectivity) -> Vec<Owner> {
-        let Some(entry) = self.entry_mut(id) else { return Vec::new() };
+        let last_error = self.errors.get(&id).cloned();
+        let Some(place) = self.place_mut(id) else { return Vec::new() };
         let (state, error) = match connectivity {
             Connectivity::Idle => (State::Idle, None),
             Connectivity::Connecting => (State::Connecting, None),
             Connectivity::Ready => (State::Ready, None),
             Connectivity::TransientFailure(error) => (State::TransientFailure, Some(error)),
         };
-        if entry.state == state && (error.is_none() || entry.last_error == error) {
-            if entry.asked {
+        if place.state == state && (error.is_none() || last_error == error) {
+            if place.asked {
                 self.to_connect.push(id); // Still idle, or idle again before we heard of it: ask again.
             }
             return Vec::new();
         }
-        entry.asked = false;
-        entry.state = state;
-        if error.is_some() || state == State::Ready {
-            entry.last_error = error;
+        place.asked = false;
+        place.state = state;
+        let users = place.users.as_slice().iter().map(|user| user.owner).collect();
+        match error {
+            Some(error) => _ = self.errors.insert(id, error),
+            None if state == State::Ready => _ = self.errors.remove(&id),
+            None => {}
         }
-        entry.users.as_slice().to_vec()
+        users
     }
 
     /// Has the shell do what was collected.
     pub(crate) fn flush<S: Subchannel>(&mut self, host: &mut dyn Host<Subchannel = S>, handles: &mut Handles<S>) {
+        handles.expect(self.places.len());
         for id in std::mem::take(&mut self.created) {
             // What was made and let go in one call, the shell never hears of.
             if !self.unused.contains(&id)
-                && let Some(entry) = self.entry(id)
+                && let Some(address) = self.place(id).and_then(|place| place.users.address())
             {
-                handles.insert(id, host.create_subchannel(id, &entry.spec));
+                handles.insert(id, host.create_subchannel(id, &address.spec()));
             }
         }
         for id in std::mem::take(&mut self.to_connect) {
@@ -180,12 +212,14 @@ impl Pool {
     }
 
     fn remove(&mut self, id: SubchannelId) {
+        self.errors.remove(&id);
         let (at, taken_before) = parts(id);
         let place = self.places.get_mut(at).filter(|place| place.taken_before == taken_before);
         if let Some(place) = place
-            && let Some(entry) = place.entry.take()
+            && let Some(address) = place.users.address()
         {
-            self.by_spec.remove(&entry.spec);
+            self.by_address.remove(&Some(address.identity()), at as u32);
+            place.users = Users::Free;
             if let Some(taken_before) = place.taken_before.checked_add(1) {
                 place.taken_before = taken_before;
                 self.free.push(at as u32);
@@ -193,14 +227,14 @@ impl Pool {
         }
     }
 
-    fn entry(&self, id: SubchannelId) -> Option<&Entry> {
+    fn place(&self, id: SubchannelId) -> Option<&Place> {
         let (at, taken_before) = parts(id);
-        self.places.get(at).filter(|place| place.taken_before == taken_before)?.entry.as_ref()
+        self.places.get(at).filter(|place| place.taken_before == taken_before)
     }
 
-    fn entry_mut(&mut self, id: SubchannelId) -> Option<&mut Entry> {
+    fn place_mut(&mut self, id: SubchannelId) -> Option<&mut Place> {
         let (at, taken_before) = parts(id);
-        self.places.get_mut(at).filter(|place| place.taken_before == taken_before)?.entry.as_mut()
+        self.places.get_mut(at).filter(|place| place.taken_before == taken_before)
     }
 }
 
@@ -213,12 +247,18 @@ impl<S> Handles<S> {
         self.0.get(parts(id).0)?.as_ref()
     }
 
-    fn insert(&mut self, id: SubchannelId, handle: S) {
-        let (at, _) = parts(id);
-        if self.0.len() <= at {
-            self.0.resize_with(at + 1, || None);
+    /// Makes room for the handles of so many places.
+    fn expect(&mut self, places: usize) {
+        if self.0.len() < places {
+            self.0.reserve_exact(places - self.0.len());
+            self.0.resize_with(places, || None);
         }
-        self.0[at] = Some(handle);
+    }
+
+    fn insert(&mut self, id: SubchannelId, handle: S) {
+        if let Some(place) = self.0.get_mut(parts(id).0) {
+            *place = Some(handle);
+        }
     }
 
     fn remove(&mut self, id: SubchannelId) -> Option<S> {
@@ -227,47 +267,67 @@ impl<S> Handles<S> {
 }
 
 impl Users {
-    fn as_slice(&self) -> &[Owner] {
+    fn as_slice(&self) -> &[User] {
         match self {
-            Self::One(owner) => std::slice::from_ref(owner),
-            Self::Many(owners) => owners,
+            Self::Free | Self::Nobody(_) => &[],
+            Self::One(user) => std::slice::from_ref(user),
+            Self::Many(users) => users,
         }
     }
 
-    fn add(&mut self, owner: Owner) {
+    fn as_mut_slice(&mut self) -> &mut [User] {
         match self {
-            Self::One(first) => *self = Self::Many(vec![*first, owner]),
-            Self::Many(owners) if owners.is_empty() => *self = Self::One(owner),
-            Self::Many(owners) => owners.push(owner),
+            Self::Free | Self::Nobody(_) => &mut [],
+            Self::One(user) => std::slice::from_mut(user),
+            Self::Many(users) => users,
         }
     }
 
+    /// The address that all of them use.
+    fn address(&self) -> Option<&Address> {
+        match self {
+            Self::Nobody(address) => Some(address),
+            others => others.as_slice().first().map(|user| &user.address),
+        }
+    }
+
+    fn add(&mut self, user: User) {
+        *self = match std::mem::replace(self, Self::Free) {
+            Self::Free | Self::Nobody(_) => Self::One(user),
+            Self::One(first) => Self::Many(vec![first, user]),
+            Self::Many(mut users) => {
+                users.push(user);
+                Self::Many(users)
+            }
+        };
+    }
+
+    /// Takes one use away, if there is one.
     fn remove(&mut self, owner: Owner) {
-        match self {
-            Self::One(only) if *only == owner => *self = Self::Many(Vec::new()),
-            Self::One(_) => {}
-            Self::Many(owners) => {
-                if let Some(at) = owners.iter().position(|o| *o == owner) {
-                    owners.remove(at);
+        *self = match std::mem::replace(self, Self::Free) {
+            Self::One(only) if only.owner == owner => Self::Nobody(only.address),
+            Self::Many(mut users) => {
+                if let Some(at) = users.iter().position(|user| user.owner == owner) {
+                    users.remove(at);
+                }
+                match <[User; 1]>::try_from(users) {
+                    Ok([only]) => Self::One(only),
+                    Err(users) => Self::Many(users),
                 }
             }
-        }
+            others => others,
+        };
     }
 }
 
-/// Puts an entry in a free place.
-fn take_place(places: &mut Vec<Place>, free: &mut Vec<u32>, entry: Entry) -> SubchannelId {
-    let at = free.pop().unwrap_or(places.len() as u32);
-    match places.get_mut(at as usize) {
-        Some(place) => {
-            place.entry = Some(entry);
-            SubchannelId(u64::from(place.taken_before) << 32 | u64::from(at))
-        }
-        None => {
-            places.push(Place { taken_before: 0, entry: Some(entry) });
-            SubchannelId(u64::from(at))
-        }
-    }
+/// Says what is at a place.
+fn identity_at<'a>(places: &'a [Place]) -> impl Fn(u32) -> Option<(SocketAddr, Option<&'a str>)> {
+    |at| places.get(at as usize)?.users.address().map(Address::identity)
+}
+
+/// The subchannel at a place.
+fn id(at: u32, place: &Place) -> SubchannelId {
+    SubchannelId(u64::from(place.taken_before) << 32 | u64::from(at))
 }
 
 /// The place of a subchannel, and how often the place was taken before.

@@ -7,6 +7,8 @@ use http::HeaderMap;
 use mainstay_xds::Choose;
 use mainstay_xds::resource::route::RetryPolicy;
 
+use crate::throttle::RetryThrottle;
+
 /// The attempts of one RPC. Made when the first one fails: most RPCs never need it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Retry {
@@ -36,9 +38,19 @@ impl Retry {
 
     /// An attempt failed with the gRPC status `code`: how long to wait before the next one, or `None` if that was the
     /// last one.
-    pub fn after_failure(&mut self, code: u8, push_back: PushBack, choose: &mut dyn Choose) -> Option<Duration> {
+    pub fn after_failure(
+        &mut self,
+        code: u8,
+        push_back: PushBack,
+        throttle: Option<&RetryThrottle>,
+        choose: &mut dyn Choose,
+    ) -> Option<Duration> {
         self.failed = self.failed.saturating_add(1);
-        if !self.policy.retry_on.contains(&code) || self.failed >= self.max_attempts() {
+        let retried = self.policy.retry_on.contains(&code);
+        // Counted whether or not another attempt would follow.
+        let counted = throttle.filter(|_| retried || push_back == PushBack::Never);
+        let throttled = counted.is_some_and(|throttle| !throttle.note_failure());
+        if !retried || throttled || self.failed >= self.max_attempts() {
             return None;
         }
         match push_back {
@@ -133,7 +145,7 @@ mod tests {
         // A6: times random(0.8, 1.2).
         for (draw, expected) in [(0, 80), (200, 100), (400, 120)] {
             let mut script = Script { draws: [draw].into(), ..Default::default() };
-            let pause = retry(1).after_failure(14, PushBack::None, &mut script);
+            let pause = retry(1).after_failure(14, PushBack::None, None, &mut script);
             assert_eq!(pause, Some(Duration::from_millis(expected)), "A6");
         }
     }
@@ -197,6 +209,26 @@ mod tests {
         assert_eq!(PushBack::of(&HeaderMap::new()), PushBack::None);
     }
 
+    #[test]
+    fn a_throttle_counts_what_the_policy_retries_and_ends_it() {
+        let throttle = RetryThrottle::new(10, 1.0).unwrap();
+        let fail = |retry: &mut Retry, code, push_back| {
+            retry.after_failure(code, push_back, Some(&throttle), &mut Script::default()).is_some()
+        };
+        for _ in 0..10 {
+            assert!(!fail(&mut retry(4), 3, PushBack::None), "A6: another code takes no token");
+        }
+        let mut first = retry(4);
+        assert!(fail(&mut first, 14, PushBack::None) && fail(&mut first, 14, PushBack::None), "A6: 8 of 10");
+        assert!(!fail(&mut retry(4), 3, PushBack::Never), "A6: a refusal takes one, whatever the code");
+        let mut last = retry(0);
+        assert!(!fail(&mut last, 14, PushBack::None), "A6: so does an attempt that is the last in any case");
+        assert!(!fail(&mut first, 14, PushBack::After(Duration::ZERO)), "A6: 5 of 10 is the threshold");
+        throttle.note_success();
+        throttle.note_success();
+        assert!(fail(&mut first, 14, PushBack::None), "A6: 6 of 10");
+    }
+
     /// For RESOURCE_EXHAUSTED and UNAVAILABLE, 100 ms to 500 ms.
     fn retry(num_retries: u32) -> Retry {
         Retry::new(Arc::new(RetryPolicy {
@@ -210,6 +242,6 @@ mod tests {
     /// Without jitter.
     fn after(retry: &mut Retry, code: u8, push_back: PushBack) -> Option<Duration> {
         let mut script = Script { draws: [200].into(), ..Default::default() };
-        retry.after_failure(code, push_back, &mut script)
+        retry.after_failure(code, push_back, None, &mut script)
     }
 }

@@ -9,7 +9,7 @@ use mainstay_xds::resource::route::{ForwardAction, RetryPolicy, RouteAction};
 
 use crate::filters::Injected;
 use crate::listeners::Listeners;
-use crate::picker::{Pick, PickArgs, Picker, Reason};
+use crate::picker::{ClusterPicker, Pick, PickArgs, Picker, Reason};
 use crate::routing::{Found, RouteTable};
 use crate::session::{Session, SessionPick};
 use crate::timers::Owner;
@@ -136,6 +136,8 @@ pub struct Failure {
     pub code: u8,
     /// Whether no RPC of the channel can be sent, because there is no usable configuration.
     pub no_config: bool,
+    /// The leaf cluster that was to pick an endpoint, if it came to that (S-64).
+    pub cluster: Option<Arc<str>>,
     /// Which resource or which cluster, which priority, and why.
     pub message: String,
 }
@@ -282,16 +284,21 @@ impl<S: Subchannel> Works<S> {
 impl Failure {
     /// With code UNAVAILABLE.
     pub fn unavailable(message: String) -> Self {
-        Self { code: 14, no_config: false, message }
+        Self { code: 14, no_config: false, cluster: None, message }
     }
 
     /// With code UNAVAILABLE, for want of a usable configuration (L-29).
     pub(crate) fn no_config(message: String) -> Self {
-        Self { code: 14, no_config: true, message }
+        Self { code: 14, no_config: true, cluster: None, message }
     }
 
     fn internal(message: String) -> Self {
-        Self { code: 13, no_config: false, message }
+        Self { code: 13, no_config: false, cluster: None, message }
+    }
+
+    /// In this leaf cluster.
+    fn of<S>(self, leaf: Option<&ClusterPicker<S>>) -> Self {
+        Self { cluster: leaf.map(|leaf| Arc::clone(&leaf.name)), ..self }
     }
 }
 
@@ -305,21 +312,23 @@ fn decide<'a, S: Subchannel>(
     match picker.pick(args) {
         Pick::Send(ready, listeners) => Decision::Send(SendTo {
             subchannel: &ready.subchannel,
-            origin: &ready.origin,
+            origin: ready.address.origin(),
             cluster,
             limit,
-            authority: ready.hostname.as_deref().filter(|_| auto_host_rewrite),
+            authority: ready.address.hostname().map(|name| &**name).filter(|_| auto_host_rewrite),
             listeners,
             wake: args.wake,
             set_cookie: args.session.as_ref().and_then(|(session, pick)| {
-                let address = ready.subchannel.address();
+                let address = ready.address.socket();
                 session.set_cookie(address, pick.endpoint.as_deref().unwrap_or(&[address]), cluster)
             }),
             keep: args.session.as_ref().and_then(|(_, pick)| pick.keep),
         }),
-        Pick::Wait(reason) => Decision::Wait(Failure::unavailable(reason.explain(cluster)), reason.wake),
-        Pick::Fail(reason) => Decision::Fail(Failure::unavailable(reason.explain(cluster))),
-        Pick::Drop(text) => Decision::Drop(Failure::unavailable(text)),
+        Pick::Wait(reason) => {
+            Decision::Wait(Failure::unavailable(reason.explain(cluster)).of(reason.cluster), reason.wake)
+        }
+        Pick::Fail(reason) => Decision::Fail(Failure::unavailable(reason.explain(cluster)).of(reason.cluster)),
+        Pick::Drop(leaf, text) => Decision::Drop(Failure::unavailable(text).of(Some(leaf))),
     }
 }
 

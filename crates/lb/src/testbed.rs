@@ -319,10 +319,6 @@ impl Subchannel for Handle {
     fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
     }
-
-    fn address(&self) -> SocketAddr {
-        SocketAddr::from(([10, 0, 0, 1], self.port))
-    }
 }
 
 impl PartialEq for Handle {
@@ -507,7 +503,6 @@ fn endpoint(text: &str) -> Endpoint {
         },
         weight: 1,
         health: HealthStatus::Healthy,
-        hostname: None,
-        hash_key: None,
+        names: None,
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,18 +34,15 @@ pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
     /// Whether an RPC may be sent on it right now. Pickers ask last, so that a connection that
     /// died after the snapshot was made is passed over.
     fn is_ready(&self) -> bool;
-
-    /// Where it leads.
-    fn address(&self) -> SocketAddr;
 }
 
 /// Identity of a subchannel in one tree. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubchannelId(pub u64);
 
-/// What a subchannel connects to. Policies that want equal ones share one subchannel, wherever their endpoints belong:
-/// an RPC never waits because an endpoint moved to another locality.
-#[derive(Clone, Debug)]
+/// What a subchannel connects to. Policies that want the same address and host name share one subchannel, wherever
+/// their endpoints belong: an RPC never waits because an endpoint moved to another locality.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SubchannelSpec {
     /// The address.
     pub address: SocketAddr,
@@ -113,7 +110,7 @@ pub trait Host {
 }
 
 /// Something that a policy did, as plain data.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Observation {
     /// Outlier detection found an endpoint of a leaf cluster to eject, and did so unless there was a reason not to
@@ -125,6 +122,19 @@ pub enum Observation {
         method: DetectionMethod,
         /// Why it stays in use all the same.
         unenforced: Option<UnenforcedReason>,
+    },
+    /// weighted_round_robin weighed the endpoints that are connected (A78).
+    Weights {
+        /// The leaf cluster.
+        cluster: Arc<str>,
+        /// The locality, if all of them are of one.
+        locality: Option<Arc<Locality>>,
+        /// How many have not reported, or not for long enough.
+        not_yet_usable: u64,
+        /// How many have not reported for too long.
+        stale: u64,
+        /// The weight of each; zero if it does not count. With fewer than two that do, all have the same share.
+        weights: Vec<f64>,
     },
 }
 
@@ -186,39 +196,6 @@ enum Config {
     Nothing,
     Broken(Failure),
     Works { config: Arc<XdsConfig>, routes: Arc<RouteTable> },
-}
-
-impl SubchannelSpec {
-    /// What counts when two are compared.
-    fn identity(&self) -> (SocketAddr, &Option<Arc<str>>) {
-        (self.address, &self.hostname)
-    }
-}
-
-impl PartialEq for SubchannelSpec {
-    fn eq(&self, other: &Self) -> bool {
-        self.identity() == other.identity()
-    }
-}
-
-impl Eq for SubchannelSpec {}
-
-impl PartialOrd for SubchannelSpec {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for SubchannelSpec {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.identity().cmp(&other.identity())
-    }
-}
-
-impl Hash for SubchannelSpec {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.identity().hash(state);
-    }
 }
 
 /// In boxes: a map has room for more than it holds, and most channels use a cluster or two.

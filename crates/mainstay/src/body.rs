@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use mainstay_lb::{Ending, Listeners};
+use mainstay_lb::{Ending, Listeners, RetryThrottle};
 use tokio::time::Sleep;
 use tonic::{Code, Status};
 
@@ -33,6 +34,7 @@ pub(crate) struct Held {
     pub(crate) on_channel: ledger::Call,
     pub(crate) on_subchannel: ledger::Call,
     pub(crate) observer: CallObserver,
+    pub(crate) throttle: Option<Arc<RetryThrottle>>,
 }
 
 impl ResponseBody {
@@ -68,6 +70,7 @@ impl ResponseBody {
         if code == Code::Ok {
             held.on_channel.succeed();
             held.on_subchannel.succeed();
+            held.throttle.iter().for_each(|throttle| throttle.note_success());
         }
         held.listeners.end(Ending { code: code as u8, trailers });
     }

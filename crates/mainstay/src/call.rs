@@ -12,7 +12,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{
-    Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Listeners, PushBack, Retry, Rpc, Subchannel as _,
+    Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Listeners, PushBack, Retry, RetryThrottle, Rpc,
 };
 use mainstay_xds::code_of_http_status;
 use tokio::time::{Instant, Sleep};
@@ -42,6 +42,7 @@ pub(crate) async fn run(
         timeout,
         wait_for_ready: wait_for_ready.unwrap_or(settings.wait_for_ready),
         retries: settings.retries,
+        throttle: settings.retry_throttle,
         chosen: Chosen::default(),
         held: None,
         retry: None,
@@ -73,7 +74,8 @@ pub(crate) async fn run(
                     request.commit();
                     let Answer { response, address, timer, listeners, on_subchannel } = answer;
                     let observer = std::mem::take(&mut call.observer);
-                    let held = Held { listeners, on_channel, on_subchannel, observer };
+                    let throttle = call.throttle.take();
+                    let held = Held { listeners, on_channel, on_subchannel, observer, throttle };
                     return Ok(ResponseBody::of(response, address, timer, held));
                 }
             },
@@ -104,11 +106,13 @@ pub(crate) async fn run(
 }
 
 /// What a channel says about all its RPCs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CallSettings {
     pub(crate) wait_for_ready: bool,
     /// Whether the retry policies of routes are followed.
     pub(crate) retries: bool,
+    /// What stops retries while too many attempts fail.
+    pub(crate) retry_throttle: Option<Arc<RetryThrottle>>,
 }
 
 struct Call<'a> {
@@ -118,6 +122,7 @@ struct Call<'a> {
     timeout: Option<Duration>,
     wait_for_ready: bool,
     retries: bool,
+    throttle: Option<Arc<RetryThrottle>>,
     /// What stands for all attempts (L-38).
     chosen: Chosen,
     /// Keeps the chosen cluster in the configuration while the RPC waits, and from then on.
@@ -283,19 +288,19 @@ impl Call<'_> {
                 if let Some(wake) = wake {
                     self.hub.inspector.wake(wake);
                 }
-                self.observer.wait(reason.no_config);
+                self.observer.wait(&reason);
                 Ok(Step::Wait(reason))
             }
             Decision::Fail(reason) if self.wait_for_ready => {
-                self.observer.wait(reason.no_config);
+                self.observer.wait(&reason);
                 Ok(Step::Wait(reason))
             }
             Decision::Fail(reason) => {
-                self.observer.give_up(reason.no_config);
+                self.observer.give_up(&reason);
                 Err(NotSent::Failed(self.failed(&reason)))
             }
             Decision::Drop(reason) => {
-                self.observer.give_up(reason.no_config);
+                self.observer.give_up(&reason);
                 Err(NotSent::Final(self.failed(&reason)))
             }
             Decision::Inject(effects) => Ok(Step::Inject(effects)),
@@ -368,7 +373,7 @@ impl Call<'_> {
     fn pause_after(&mut self, code: Code, push_back: PushBack, request: &mut Request) -> Option<Duration> {
         let policy = self.chosen.retry_policy().filter(|_| self.retries)?;
         let retry = self.retry.get_or_insert_with(|| Retry::new(policy.clone()));
-        let pause = retry.after_failure(code as u8, push_back, &mut Random)?;
+        let pause = retry.after_failure(code as u8, push_back, self.throttle.as_deref(), &mut Random)?;
         request.prepare_another().then_some(pause)
     }
 

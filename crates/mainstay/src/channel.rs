@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use mainstay_lb::RetryThrottle;
 use mainstay_xds::Backoff;
 use mainstay_xds::bootstrap::{Bootstrap, BootstrapError};
 use mainstay_xds::client::ClientSettings;
@@ -105,7 +106,7 @@ impl Channel {
             bootstrap: None,
             credentials: Credentials::insecure(),
             authority: None,
-            calls: CallSettings { wait_for_ready: false, retries: true },
+            calls: CallSettings { wait_for_ready: false, retries: true, retry_throttle: None },
             dns: None,
             client: ClientSettings::default(),
             deps: DepsSettings::default(),
@@ -157,7 +158,7 @@ impl Service<http::Request<Body>> for Channel {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        Box::pin(call::run(self.hub.clone(), self.settings, request))
+        Box::pin(call::run(self.hub.clone(), self.settings.clone(), request))
     }
 }
 
@@ -198,6 +199,14 @@ impl ChannelBuilder {
     /// no endpoint has seen are sent again in any case.
     pub fn retries(mut self, follow: bool) -> Self {
         self.calls.retries = follow;
+        self
+    }
+
+    /// Stops retries while too many attempts fail, so that they do not keep an endpoint down that has too much to do
+    /// (A6). Off by default: the control plane has no word for it. RPCs that succeed count, and attempts that fail in a
+    /// way that their policy retries, over all methods and clones of the channel.
+    pub fn retry_throttle(mut self, throttle: RetryThrottle) -> Self {
+        self.calls.retry_throttle = Some(Arc::new(throttle));
         self
     }
 

@@ -47,6 +47,7 @@ pub use channel::{BuildError, Channel, ChannelBuilder, WaitForReady};
 pub use credentials::{Credentials, CredentialsError};
 pub use dns::{ResolveHost, SystemDns};
 pub use events::{Event, Events};
+pub use mainstay_lb::RetryThrottle;
 pub use mainstay_xds::name::{AuthorityKey, ResourceKey};
 pub use mainstay_xds::resource::ResourceType;
 #[cfg(feature = "opentelemetry")]

@@ -53,6 +53,11 @@ impl Subchannel {
         self.0.sender()
     }
 
+    /// Where it leads.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.address()
+    }
+
     /// Counts an RPC that begins on it.
     pub(crate) fn begin(&self) -> ledger::Call {
         self.0.ledger().begin()
@@ -62,10 +67,6 @@ impl Subchannel {
 impl mainstay_lb::Subchannel for Subchannel {
     fn is_ready(&self) -> bool {
         self.0.is_ready()
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.0.address()
     }
 }
 

@@ -142,10 +142,6 @@ impl Subchannel for Handle {
     fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
     }
-
-    fn address(&self) -> SocketAddr {
-        self.address
-    }
 }
 
 impl PartialEq for Handle {

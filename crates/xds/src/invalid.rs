@@ -27,16 +27,16 @@ pub struct Fault {
 #[derive(Debug, Default)]
 pub struct Faults {
     path: Vec<Segment>,
-    /// The texts of the segments in `path`, one after the other.
-    texts: String,
+    /// The keys in `path`, one after the other.
+    keys: String,
     faults: Vec<Fault>,
     dropped: usize,
 }
 
-/// One step of a path. Names and keys are ranges of [`Faults::texts`].
+/// One step of a path. Keys are ranges of [`Faults::keys`].
 #[derive(Clone, Copy, Debug)]
 enum Segment {
-    Field { start: usize, end: usize },
+    Field(&'static str),
     Index(usize),
     Key { start: usize, end: usize },
 }
@@ -82,12 +82,9 @@ impl Faults {
     }
 
     /// Runs `parse` one field deeper.
-    pub fn field<T>(&mut self, name: &str, parse: impl FnOnce(&mut Self) -> T) -> T {
-        let start = self.texts.len();
-        self.texts.push_str(name);
-        let out = self.descend(Segment::Field { start, end: self.texts.len() }, parse);
-        self.texts.truncate(start);
-        out
+    #[inline]
+    pub fn field<T>(&mut self, name: &'static str, parse: impl FnOnce(&mut Self) -> T) -> T {
+        self.descend(Segment::Field(name), parse)
     }
 
     /// Runs `parse` inside element `index` of the current repeated field.
@@ -97,10 +94,10 @@ impl Faults {
 
     /// Runs `parse` inside the value of map key `key` of the current field.
     pub fn key<T>(&mut self, key: &str, parse: impl FnOnce(&mut Self) -> T) -> T {
-        let start = self.texts.len();
-        self.texts.push_str(key);
-        let out = self.descend(Segment::Key { start, end: self.texts.len() }, parse);
-        self.texts.truncate(start);
+        let start = self.keys.len();
+        self.keys.push_str(key);
+        let out = self.descend(Segment::Key { start, end: self.keys.len() }, parse);
+        self.keys.truncate(start);
         out
     }
 
@@ -135,6 +132,7 @@ impl Faults {
         Err(Invalid { faults: self.faults })
     }
 
+    #[inline]
     fn descend<T>(&mut self, segment: Segment, parse: impl FnOnce(&mut Self) -> T) -> T {
         self.path.push(segment);
         let out = parse(self);
@@ -146,14 +144,14 @@ impl Faults {
         let mut text = String::new();
         for segment in &self.path {
             match *segment {
-                Segment::Field { start, end } => {
+                Segment::Field(name) => {
                     if !text.is_empty() {
                         text.push('.');
                     }
-                    text.push_str(&self.texts[start..end]);
+                    text.push_str(name);
                 }
                 Segment::Index(index) => text.push_str(&format!("[{index}]")),
-                Segment::Key { start, end } => text.push_str(&format!("[{}]", &self.texts[start..end])),
+                Segment::Key { start, end } => text.push_str(&format!("[{}]", &self.keys[start..end])),
             }
         }
         text

@@ -38,14 +38,20 @@ pub struct OrcaLoadReport {
 }
 
 impl OrcaLoadReport {
-    /// Reads the value of the trailer [`ORCA_TRAILER`]; nothing if it is malformed.
+    /// Reads the value of the trailer [`ORCA_TRAILER`]; nothing if it is malformed, or absurdly long.
     pub fn from_trailer(value: &[u8]) -> Option<Self> {
+        if value.len() > MAX_TRAILER {
+            return None;
+        }
         Self::decode(&*BASE64.decode(value).ok()?).ok()
     }
 }
 
 /// The trailer with the report of one RPC (L-109).
 pub const ORCA_TRAILER: &str = "endpoint-load-metrics-bin";
+
+/// Longer ones are not read.
+const MAX_TRAILER: usize = 64 << 10;
 
 /// Binary headers may come with or without padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, PADDING);
@@ -58,6 +64,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn fields_have_the_numbers_of_the_message() {
+        // S-91: numbers 1, 2, 6, 7 and 9 are doubles, 4, 5 and 8 are maps from texts to doubles.
+        let entry = |number: u8, value: f64| {
+            let entry = [&[1 << 3 | 2, 1, b'k', 2 << 3 | 1][..], &value.to_le_bytes()].concat();
+            [&[number << 3 | 2, entry.len() as u8][..], &entry].concat()
+        };
+        let number = |number: u8, value: f64| [&[number << 3 | 1][..], &value.to_le_bytes()].concat();
+        let maps = [entry(4, 0.4), entry(5, 0.5), entry(8, 0.8)].concat();
+        let bytes = [number(1, 0.1), number(2, 0.2), number(6, 6.0), number(7, 7.0), number(9, 0.9), maps].concat();
+        let map = |value| BTreeMap::from([("k".to_owned(), value)]);
+        let expected = OrcaLoadReport {
+            cpu_utilization: 0.1,
+            mem_utilization: 0.2,
+            request_cost: map(0.4),
+            utilization: map(0.5),
+            rps_fractional: 6.0,
+            eps: 7.0,
+            named_metrics: map(0.8),
+            application_utilization: 0.9,
+        };
+        assert_eq!(OrcaLoadReport::decode(&*bytes), Ok(expected), "S-91");
+    }
+
+    #[test]
     fn a_trailer_is_read_with_and_without_padding() {
         let named_metrics = BTreeMap::from([("queue".to_owned(), 3.0)]);
         let report = OrcaLoadReport { cpu_utilization: 0.5, named_metrics, ..Default::default() };
@@ -67,5 +97,14 @@ mod tests {
         for garbage in [&b"!"[..], b"AAAA", b"\xff"] {
             assert_eq!(OrcaLoadReport::from_trailer(garbage), None, "{garbage:?}");
         }
+        // Fields that nobody knows, which are skipped otherwise: field 15 with so many bytes.
+        let unknown = |length: usize| {
+            let mut bytes = vec![15 << 3 | 2];
+            prost::encode_length_delimiter(length, &mut bytes).expect("room");
+            bytes.resize(bytes.len() + length, 0);
+            general_purpose::STANDARD.encode(bytes)
+        };
+        assert_eq!(OrcaLoadReport::from_trailer(unknown(1000).as_bytes()), Some(OrcaLoadReport::default()));
+        assert_eq!(OrcaLoadReport::from_trailer(unknown(MAX_TRAILER).as_bytes()), None, "too long");
     }
 }

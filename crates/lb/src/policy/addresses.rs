@@ -1,14 +1,16 @@
 //! Addresses of endpoints: as identity, and as the list that pick_first tries (L-102, L-119, L-120).
 
 use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mainstay_xds::Choose;
 use mainstay_xds::resource::endpoint::Endpoint;
 
-use super::{Placed, PriorityConfig};
-use crate::tree::SubchannelSpec;
+use super::{LocalityConfig, Placed, PriorityConfig};
+use crate::tree::{Origin, SubchannelSpec};
 
 /// Identity of an endpoint: its addresses in any order (L-102).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,29 +19,33 @@ pub(crate) enum AddressSet {
     Many(Vec<SocketAddr>),
 }
 
+/// One address of an endpoint: its place in the list of its locality, so that nothing of a hundred thousand endpoints
+/// is copied. It keeps the list.
+#[derive(Clone)]
+pub(crate) struct Address {
+    locality: Arc<LocalityConfig>,
+    endpoint: u32,
+    address: u32,
+}
+
 /// The addresses of `endpoints` in order, IPv6 and IPv4 in turn, each once.
-pub(crate) fn flatten<'a>(endpoints: impl IntoIterator<Item = Placed<'a>>) -> Vec<Arc<SubchannelSpec>> {
-    let mut specs = Vec::new();
-    for endpoint in endpoints {
-        for &address in endpoint.addresses.as_slice() {
-            let (hostname, origin) = (endpoint.hostname.clone(), Arc::clone(endpoint.origin));
-            specs.push(Arc::new(SubchannelSpec { address, hostname, origin }));
-        }
-    }
-    if specs.len() > 1 { interleave(specs) } else { specs }
+pub(crate) fn flatten<'a>(endpoints: impl IntoIterator<Item = Placed<'a>>) -> Vec<Address> {
+    let mut addresses = Vec::new();
+    endpoints.into_iter().for_each(|endpoint| addresses.extend(endpoint.each_address()));
+    if addresses.len() > 1 { interleave(addresses) } else { addresses }
 }
 
 /// Alternates between the families, starting with that of the first address (RFC 8305 section 4).
-fn interleave(specs: Vec<Arc<SubchannelSpec>>) -> Vec<Arc<SubchannelSpec>> {
+fn interleave(addresses: Vec<Address>) -> Vec<Address> {
     let mut seen: BTreeSet<SocketAddr> = BTreeSet::new();
-    let first_is_ipv6 = specs.first().is_some_and(|spec| spec.address.is_ipv6());
-    let (mut turn, mut other): (VecDeque<_>, VecDeque<_>) = specs
+    let first_is_ipv6 = addresses.first().is_some_and(|address| address.socket().is_ipv6());
+    let (mut turn, mut other): (VecDeque<_>, VecDeque<_>) = addresses
         .into_iter()
-        .filter(|spec| seen.insert(spec.address))
-        .partition(|spec| spec.address.is_ipv6() == first_is_ipv6);
+        .filter(|address| seen.insert(address.socket()))
+        .partition(|address| address.socket().is_ipv6() == first_is_ipv6);
     let mut mixed = Vec::with_capacity(turn.len() + other.len());
-    while let Some(spec) = turn.pop_front() {
-        mixed.push(spec);
+    while let Some(address) = turn.pop_front() {
+        mixed.push(address);
         if !other.is_empty() {
             std::mem::swap(&mut turn, &mut other);
         }
@@ -77,6 +83,72 @@ fn share(part: u32, whole: u64) -> u64 {
     ((u64::from(part) << 31) / whole.max(1)).min(1 << 31)
 }
 
+// === impl Address ===
+
+impl Address {
+    /// Address number `address` of an endpoint; both must exist.
+    pub(super) fn new(locality: &Arc<LocalityConfig>, endpoint: u32, address: u32) -> Self {
+        Self { locality: Arc::clone(locality), endpoint, address }
+    }
+
+    /// What to connect to.
+    pub(crate) fn socket(&self) -> SocketAddr {
+        self.endpoint().addresses.as_slice()[self.address as usize]
+    }
+
+    /// `endpoint.hostname` (A81).
+    pub(crate) fn hostname(&self) -> Option<&Arc<str>> {
+        self.endpoint().hostname()
+    }
+
+    /// Where it belongs.
+    pub(crate) fn origin(&self) -> &Arc<Origin> {
+        &self.locality.origin
+    }
+
+    /// Where these are equal, policies share a subchannel, wherever their endpoints belong.
+    pub(crate) fn identity(&self) -> (SocketAddr, Option<&str>) {
+        (self.socket(), self.hostname().map(|name| &**name))
+    }
+
+    /// For the shell.
+    pub(crate) fn spec(&self) -> SubchannelSpec {
+        SubchannelSpec { address: self.socket(), hostname: self.hostname().cloned(), origin: Arc::clone(self.origin()) }
+    }
+
+    fn endpoint(&self) -> &Endpoint {
+        &self.locality.endpoints.endpoints[self.endpoint as usize]
+    }
+
+    /// What is to be said about it, wherever it is listed.
+    fn content(&self) -> (SocketAddr, Option<&str>, &Origin) {
+        let (socket, hostname) = self.identity();
+        (socket, hostname, self.origin())
+    }
+}
+
+impl PartialEq for Address {
+    fn eq(&self, other: &Self) -> bool {
+        self.content() == other.content()
+    }
+}
+
+impl Eq for Address {}
+
+impl Hash for Address {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.content().hash(state);
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.content().fmt(f)
+    }
+}
+
+// === impl AddressSet ===
+
 impl AddressSet {
     pub(crate) fn of(endpoint: &Endpoint) -> Self {
         Self::new(endpoint.addresses.as_slice().iter().copied())
@@ -103,7 +175,6 @@ mod tests {
     use mainstay_xds::resource::endpoint::{Addresses, EndpointCollection, HealthStatus, Locality};
     use mainstay_xds::resource::lb_policy::LbPolicy;
 
-    use super::super::LocalityConfig;
     use super::*;
 
     #[test]
@@ -128,30 +199,25 @@ mod tests {
     }
 
     fn addresses(list: &[&str]) -> Vec<String> {
-        let endpoints: Vec<Endpoint> = list.iter().map(|text| endpoint(text)).collect();
-        let origin = Arc::default();
-        let placed = endpoints.iter().map(|endpoint| Placed { endpoint, origin: &origin });
-        flatten(placed).iter().map(|spec| spec.address.to_string()).collect()
+        let endpoints = list.iter().map(|text| endpoint(text)).collect();
+        flatten(locality(1, endpoints).all()).iter().map(|address| address.socket().to_string()).collect()
     }
 
     fn weights_of(localities: &[(u32, &[u32])]) -> Vec<u32> {
-        let locality = |(weight, endpoints): &(u32, &[u32])| {
-            let weighted = |weight: &u32| Endpoint { weight: *weight, ..endpoint("1.0.0.1:1") };
-            let endpoints = Arc::new(EndpointCollection { endpoints: endpoints.iter().map(weighted).collect() });
-            LocalityConfig {
-                locality: Arc::new(Locality::default()),
-                origin: Arc::default(),
-                weight: *weight,
-                endpoints,
-            }
-        };
-        let localities = localities.iter().map(locality).collect();
+        let weighted = |weight: &u32| Endpoint { weight: *weight, ..endpoint("1.0.0.1:1") };
+        let localities =
+            localities.iter().map(|(weight, weights)| locality(*weight, weights.iter().map(weighted).collect()));
+        let localities = localities.collect();
         weights(&PriorityConfig { lb_policy: LbPolicy::RoundRobin, localities, counted: false }).collect()
+    }
+
+    fn locality(weight: u32, endpoints: Vec<Endpoint>) -> Arc<LocalityConfig> {
+        let (locality, origin) = (Arc::new(Locality::default()), Arc::default());
+        Arc::new(LocalityConfig { locality, origin, weight, endpoints: Arc::new(EndpointCollection { endpoints }) })
     }
 
     fn endpoint(text: &str) -> Endpoint {
         let address = text.parse().expect("a socket address");
-        let (health, hostname, hash_key) = (HealthStatus::Healthy, None, None);
-        Endpoint { addresses: Addresses::One(address), weight: 1, health, hostname, hash_key }
+        Endpoint { addresses: Addresses::One(address), weight: 1, health: HealthStatus::Healthy, names: None }
     }
 }

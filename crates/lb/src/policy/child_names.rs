@@ -18,7 +18,7 @@ pub(crate) struct ChildNames {
 
 impl ChildNames {
     /// A number for each priority, in order.
-    pub(crate) fn assign(&mut self, priorities: &[Vec<LocalityConfig>]) -> Vec<u32> {
+    pub(crate) fn assign(&mut self, priorities: &[Vec<Arc<LocalityConfig>>]) -> Vec<u32> {
         let mut reusable = std::mem::take(&mut self.numbers);
         let mut assigned = Vec::with_capacity(priorities.len());
         for localities in priorities {
@@ -88,13 +88,13 @@ mod tests {
         steps.iter().map(|step| names.assign(&priorities(step))).collect()
     }
 
-    fn priorities(text: &str) -> Vec<Vec<LocalityConfig>> {
+    fn priorities(text: &str) -> Vec<Vec<Arc<LocalityConfig>>> {
         let locality = |zone: &str| LocalityConfig {
             locality: Arc::new(Locality { zone: zone.into(), ..Locality::default() }),
             origin: Arc::default(),
             weight: 1,
             endpoints: Arc::default(),
         };
-        text.split('|').map(|localities| localities.split(' ').map(locality).collect()).collect()
+        text.split('|').map(|localities| localities.split(' ').map(locality).map(Arc::new).collect()).collect()
     }
 }

@@ -132,7 +132,7 @@ fn load(
 }
 
 /// The localities of each priority with the endpoints they really have.
-fn resolve(cluster: &Arc<str>, resolved: &ResolvedEndpoints) -> Vec<Vec<LocalityConfig>> {
+fn resolve(cluster: &Arc<str>, resolved: &ResolvedEndpoints) -> Vec<Vec<Arc<LocalityConfig>>> {
     let priorities = resolved.priorities().zip(&resolved.endpoints.priorities);
     let localities = |(joined, priority): (Vec<JoinedLocality<'_>>, &EdsPriority)| {
         let localities = joined.into_iter().zip(&priority.localities);
@@ -142,7 +142,7 @@ fn resolve(cluster: &Arc<str>, resolved: &ResolvedEndpoints) -> Vec<Vec<Locality
             weight: joined.weight,
             endpoints: collection(resolved, joined, &from.source),
         });
-        localities.collect()
+        localities.map(Arc::new).collect()
     };
     priorities.map(localities).collect()
 }

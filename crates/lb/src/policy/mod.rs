@@ -30,6 +30,8 @@ use crate::timers::{Owner, TimerKind, Timers};
 use crate::tree::{Observation, Origin, Subchannel, SubchannelId};
 use outlier_detection::Health;
 
+pub(crate) use addresses::Address;
+
 mod addresses;
 pub(crate) mod cds;
 mod child_names;
@@ -141,7 +143,7 @@ pub(crate) struct LeafCluster {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PriorityConfig {
     pub(crate) lb_policy: LbPolicy,
-    pub(crate) localities: Vec<LocalityConfig>,
+    pub(crate) localities: Vec<Arc<LocalityConfig>>,
     /// Whether endpoints have to join [`Cx::health`].
     pub(crate) counted: bool,
 }
@@ -159,7 +161,9 @@ pub(crate) struct LocalityConfig {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed<'a> {
     pub(crate) endpoint: &'a Endpoint,
-    pub(crate) origin: &'a Arc<Origin>,
+    locality: &'a Arc<LocalityConfig>,
+    /// Its place in the locality.
+    at: u32,
 }
 
 impl Cx<'_> {
@@ -188,19 +192,27 @@ impl Cx<'_> {
 
 impl PriorityConfig {
     /// Every endpoint that may get traffic, localities in order.
-    fn endpoints(&self) -> impl Iterator<Item = Placed<'_>> {
+    fn endpoints(&self) -> impl Iterator<Item = Placed<'_>> + Clone {
         self.localities.iter().flat_map(LocalityConfig::endpoints)
     }
 }
 
 impl LocalityConfig {
     /// Its endpoints that may get traffic: draining ones are for session affinity only (L-96).
-    fn endpoints(&self) -> impl Iterator<Item = Placed<'_>> {
+    fn endpoints(self: &Arc<Self>) -> impl Iterator<Item = Placed<'_>> + Clone {
         self.all().filter(|endpoint| endpoint.health != HealthStatus::Draining)
     }
 
-    fn all(&self) -> impl Iterator<Item = Placed<'_>> {
-        self.endpoints.endpoints.iter().map(|endpoint| Placed { endpoint, origin: &self.origin })
+    fn all(self: &Arc<Self>) -> impl Iterator<Item = Placed<'_>> + Clone {
+        (0..).zip(&self.endpoints.endpoints).map(|(at, endpoint)| Placed { endpoint, locality: self, at })
+    }
+}
+
+impl Placed<'_> {
+    /// Each of its addresses.
+    fn each_address(&self) -> impl Iterator<Item = Address> {
+        let count = self.endpoint.addresses.as_slice().len() as u32;
+        (0..count).map(|n| Address::new(self.locality, self.at, n))
     }
 }
 

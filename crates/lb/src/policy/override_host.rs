@@ -17,7 +17,7 @@ use mainstay_xds::Time;
 use mainstay_xds::resource::cluster::{Cluster, OverrideHostStatuses};
 use mainstay_xds::resource::endpoint::HealthStatus;
 
-use super::addresses::AddressSet;
+use super::addresses::{Address, AddressSet};
 use super::endpoint_policy::EndpointPolicy;
 use super::priority::{ChildConfig, Priority};
 use super::{Cx, Event, LocalityConfig, Placed, PriorityConfig, State, What};
@@ -25,7 +25,7 @@ use crate::calls::CallCounter;
 use crate::picker::{HostLink, OverridePicker, Picker, Ready, SessionHost};
 use crate::pool::{Handles, Pool};
 use crate::timers::{Owner, TimerKind};
-use crate::tree::{Subchannel, SubchannelId, SubchannelSpec};
+use crate::tree::{Subchannel, SubchannelId};
 
 /// The priorities of a cluster, with or without sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -54,7 +54,7 @@ struct Sessions {
 struct Host {
     /// Never used twice.
     slot: u32,
-    spec: Arc<SubchannelSpec>,
+    address: Address,
     /// All addresses of its endpoint.
     endpoint: Arc<[SocketAddr]>,
     /// Whether the health of the endpoint allows its use.
@@ -169,23 +169,22 @@ impl Sessions {
     fn list(&mut self, cx: &mut Cx<'_>, old: &mut BTreeMap<SocketAddr, Host>, endpoint: Placed<'_>, allowed: bool) {
         let addresses = endpoint.addresses.as_slice();
         let (set, all): (_, Arc<[SocketAddr]>) = (AddressSet::of(&endpoint), addresses.into());
-        for &address in addresses {
-            if self.hosts.contains_key(&address) {
+        for (address, &socket) in endpoint.each_address().zip(addresses) {
+            if self.hosts.contains_key(&socket) {
                 continue; // Of two endpoints with one address the first counts.
             }
-            let (hostname, origin) = (endpoint.hostname.clone(), Arc::clone(endpoint.origin));
-            let spec = SubchannelSpec { address, hostname, origin };
-            let mut host = match old.remove(&address) {
-                Some(mut host) if *host.spec == spec => {
-                    if host.spec.origin != spec.origin {
-                        host.spec = Arc::new(spec);
+            let mut host = match old.remove(&socket) {
+                Some(mut host) if host.address.identity() == address.identity() => {
+                    if let Some(kept) = &host.kept {
+                        cx.pool.renew(kept.id, Owner { slot: host.slot, ..self.owner }, &address);
                     }
+                    host.address = address;
                     host
                 }
                 other => {
                     other.into_iter().for_each(|other| self.let_go(cx, other));
                     self.last_slot += 1;
-                    Host::new(self.last_slot, Arc::new(spec), Arc::clone(&all))
+                    Host::new(self.last_slot, address, Arc::clone(&all))
                 }
             };
             host.allowed = allowed;
@@ -196,7 +195,7 @@ impl Sessions {
             let membership = cx.health.as_mut().and_then(|health| health.join(&set, owner));
             host.ejected = membership.as_ref().is_some_and(|membership| membership.ejected);
             host.counter = membership.map(|membership| membership.counter);
-            self.hosts.insert(address, host);
+            self.hosts.insert(socket, host);
         }
     }
 
@@ -218,7 +217,7 @@ impl Sessions {
     fn keep(&mut self, cx: &mut Cx<'_>, slot: u32) {
         let Some(host) = self.hosts.values_mut().find(|host| host.slot == slot) else { return };
         let (owner, last_used) = (Owner { slot, ..self.owner }, cx.now);
-        let kept = host.kept.get_or_insert_with(|| Kept { id: cx.pool.acquire(&host.spec, owner), last_used });
+        let kept = host.kept.get_or_insert_with(|| Kept { id: cx.pool.acquire(&host.address, owner), last_used });
         kept.last_used = last_used;
         cx.pool.connect(kept.id);
         if self.sweep.is_none() {
@@ -286,20 +285,19 @@ impl Sessions {
 // === impl Host ===
 
 impl Host {
-    fn new(slot: u32, spec: Arc<SubchannelSpec>, endpoint: Arc<[SocketAddr]>) -> Self {
+    fn new(slot: u32, address: Address, endpoint: Arc<[SocketAddr]>) -> Self {
         let (allowed, ejected, counter, used, kept) = (false, false, None, Arc::default(), None);
-        Self { slot, spec, endpoint, allowed, ejected, counter, used, kept }
+        Self { slot, address, endpoint, allowed, ejected, counter, used, kept }
     }
 
     fn link<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>, cluster: u32) -> HostLink<S> {
         if !self.allowed || self.ejected {
             return HostLink::Unusable;
         }
-        let Some(id) = pool.find(&self.spec, cluster) else { return HostLink::Missing };
+        let Some(id) = pool.find(&self.address, cluster) else { return HostLink::Missing };
         let ready = |subchannel: &S| Ready {
             subchannel: subchannel.clone(),
-            hostname: self.spec.hostname.clone(),
-            origin: Arc::clone(&self.spec.origin),
+            address: self.address.clone(),
             counter: self.counter.clone(),
         };
         match pool.state(id) {

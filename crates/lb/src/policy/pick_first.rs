@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,14 +21,14 @@ use mainstay_xds::Time;
 use mainstay_xds::resource::endpoint::Addresses;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
-use super::addresses::AddressSet;
+use super::addresses::{Address, AddressSet};
 use super::{Cx, Event, Placed, Policy, PriorityConfig, State, What, addresses};
 use crate::calls::CallCounter;
 use crate::picker::{Picker, Ready};
 use crate::pool::{Handles, Pool};
 use crate::snapshot::Wake;
 use crate::timers::{Owner, TimerKind};
-use crate::tree::{Subchannel, SubchannelId, SubchannelSpec};
+use crate::tree::{Subchannel, SubchannelId};
 
 /// pick_first as the policy of a cluster: over all addresses of all endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +40,7 @@ pub(crate) struct PickFirst {
     owner: Owner,
     /// Whether it waits for an RPC before it connects again.
     lazy: bool,
-    candidates: Box<[Candidate]>,
+    candidates: Candidates,
     phase: Phase,
     /// Failure is reported until an address is ready, whatever is tried meanwhile (L-123).
     failing: bool,
@@ -53,11 +54,18 @@ pub(crate) struct PickFirst {
 /// One address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Candidate {
-    spec: Arc<SubchannelSpec>,
+    address: Address,
     /// Absent while another address is in use.
     subchannel: Option<SubchannelId>,
     /// Whether it failed in this pass.
     failed: bool,
+}
+
+/// Addresses in the order in which they are tried; without a heap block for the common case.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Candidates {
+    One(Candidate),
+    Many(Vec<Candidate>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,7 +88,7 @@ impl PickFirst {
         Self {
             owner,
             lazy: false,
-            candidates: Box::default(),
+            candidates: Candidates::Many(Vec::new()),
             phase,
             failing: false,
             ejected: false,
@@ -95,21 +103,26 @@ impl PickFirst {
     }
 
     /// Takes in a list of addresses, none of them twice.
-    pub(crate) fn update(&mut self, cx: &mut Cx<'_>, specs: Vec<Arc<SubchannelSpec>>) {
-        if !specs.is_empty() && specs.iter().eq(self.candidates.iter().map(|c| &c.spec)) {
-            // The same addresses; where they belong may have changed.
-            self.candidates.iter_mut().zip(specs).for_each(|(candidate, spec)| candidate.spec = spec);
+    pub(crate) fn update(&mut self, cx: &mut Cx<'_>, addresses: &[Address]) {
+        let identities = addresses.iter().map(Address::identity);
+        if !addresses.is_empty() && identities.eq(self.candidates.iter().map(|c| c.address.identity())) {
+            for (candidate, address) in self.candidates.iter_mut().zip(addresses) {
+                candidate.subchannel.into_iter().for_each(|id| cx.pool.renew(id, self.owner, address));
+                candidate.address = address.clone();
+            }
             return;
         }
         let selected = self.ready();
         self.stop_timer(cx);
-        let mut known: BTreeMap<Arc<SubchannelSpec>, SubchannelId> =
-            self.candidates.iter().filter_map(|c| Some((Arc::clone(&c.spec), c.subchannel?))).collect();
-        let candidate = |spec: Arc<SubchannelSpec>| {
-            let subchannel = known.remove(&spec);
-            Candidate { spec, subchannel, failed: false }
+        let key = |address: &Address| (address.socket(), address.hostname().cloned());
+        let mut known: BTreeMap<_, SubchannelId> = BTreeMap::new();
+        known.extend(self.candidates.iter().filter_map(|c| Some((key(&c.address), c.subchannel?))));
+        let candidate = |address: &Address| {
+            let subchannel = known.remove(&key(address));
+            subchannel.into_iter().for_each(|id| cx.pool.renew(id, self.owner, address));
+            Candidate { address: address.clone(), subchannel, failed: false }
         };
-        self.candidates = specs.into_iter().map(candidate).collect();
+        self.candidates = addresses.iter().map(candidate).collect();
         for id in known.into_values() {
             cx.pool.release(id, self.owner);
         }
@@ -130,14 +143,9 @@ impl PickFirst {
         let membership = cx.health.as_mut().and_then(|health| health.join(&AddressSet::of(&endpoint), self.owner));
         self.ejected = membership.as_ref().is_some_and(|membership| membership.ejected);
         self.counter = membership.map(|membership| membership.counter);
-        let same = match (&endpoint.addresses, &*self.candidates) {
-            (Addresses::One(new), [Candidate { spec: old, .. }]) => {
-                *new == old.address && endpoint.hostname == old.hostname && *endpoint.origin == old.origin
-            }
-            _ => false,
-        };
-        if !same {
-            self.update(cx, addresses::flatten([endpoint]));
+        match endpoint.addresses {
+            Addresses::One(_) => endpoint.each_address().for_each(|only| self.update(cx, std::slice::from_ref(&only))),
+            Addresses::Many(_) => self.update(cx, &addresses::flatten([endpoint])),
         }
     }
 
@@ -199,15 +207,13 @@ impl PickFirst {
         }
         let candidate = self.candidates.get(index as usize)?;
         let subchannel = handles.get(candidate.subchannel?)?.clone();
-        let SubchannelSpec { hostname, origin, .. } = &*candidate.spec;
-        let (hostname, origin) = (hostname.clone(), Arc::clone(origin));
-        Some(Ready { subchannel, hostname, origin, counter: self.counter.clone() })
+        Some(Ready { subchannel, address: candidate.address.clone(), counter: self.counter.clone() })
     }
 
     /// Why the last attempt failed, or a connection is not used.
     pub(crate) fn last_error(&self, pool: &Pool) -> Option<String> {
         if let (Phase::Ready(index), true) = (self.phase, self.ejected) {
-            let address = self.candidates.get(index as usize)?.spec.address;
+            let address = self.candidates.get(index as usize)?.address.socket();
             return Some(format!("{address}: ejected by outlier detection"));
         }
         pool.last_error(self.candidates.get(self.last_failed as usize)?.subchannel?)
@@ -220,7 +226,7 @@ impl PickFirst {
 
     /// The addresses.
     pub(crate) fn addresses(&self) -> impl ExactSizeIterator<Item = SocketAddr> {
-        self.candidates.iter().map(|candidate| candidate.spec.address)
+        self.candidates.iter().map(|candidate| candidate.address.socket())
     }
 
     fn handle_connectivity(&mut self, cx: &mut Cx<'_>, index: u32, id: SubchannelId) {
@@ -268,10 +274,10 @@ impl PickFirst {
     }
 
     fn start_pass(&mut self, cx: &mut Cx<'_>) {
-        for candidate in &mut self.candidates {
+        for candidate in &mut *self.candidates {
             candidate.failed = false;
             if candidate.subchannel.is_none() {
-                candidate.subchannel = Some(cx.pool.acquire(&candidate.spec, self.owner));
+                candidate.subchannel = Some(cx.pool.acquire(&candidate.address, self.owner));
             }
         }
         self.phase = Phase::FirstPass { started: 0, timer: None };
@@ -332,7 +338,7 @@ impl PickFirst {
     }
 
     fn release_except(&mut self, cx: &mut Cx<'_>, keep: Option<u32>) {
-        for (index, candidate) in (0..).zip(&mut self.candidates) {
+        for (index, candidate) in (0..).zip(&mut *self.candidates) {
             if Some(index) != keep
                 && let Some(id) = candidate.subchannel.take()
             {
@@ -354,6 +360,39 @@ impl PickFirst {
     }
 }
 
+// === impl Candidates ===
+
+impl Deref for Candidates {
+    type Target = [Candidate];
+
+    fn deref(&self) -> &[Candidate] {
+        match self {
+            Self::One(only) => std::slice::from_ref(only),
+            Self::Many(candidates) => candidates,
+        }
+    }
+}
+
+impl DerefMut for Candidates {
+    fn deref_mut(&mut self) -> &mut [Candidate] {
+        match self {
+            Self::One(only) => std::slice::from_mut(only),
+            Self::Many(candidates) => candidates,
+        }
+    }
+}
+
+impl FromIterator<Candidate> for Candidates {
+    fn from_iter<I: IntoIterator<Item = Candidate>>(candidates: I) -> Self {
+        let mut candidates = candidates.into_iter();
+        let (first, second) = (candidates.next(), candidates.next());
+        match (first, second) {
+            (Some(only), None) => Self::One(only),
+            (first, second) => Self::Many(first.into_iter().chain(second).chain(candidates).collect()),
+        }
+    }
+}
+
 // === impl PickFirstPolicy ===
 
 impl Policy for PickFirstPolicy {
@@ -370,7 +409,7 @@ impl Policy for PickFirstPolicy {
         if matches!(config.lb_policy, LbPolicy::PickFirst { shuffle: true }) {
             endpoints = addresses::shuffle(config, cx.choose);
         }
-        self.0.update(cx, addresses::flatten(endpoints));
+        self.0.update(cx, &addresses::flatten(endpoints));
     }
 
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {

@@ -73,7 +73,8 @@ fn subset(config: &PriorityConfig, seed: u64) -> PriorityConfig {
     let localities = config.localities.iter().map(|locality| {
         let chosen = locality.endpoints().filter(|endpoint| rank(endpoint) < first_out);
         let chosen = chosen.map(|endpoint| endpoint.endpoint.clone()).collect();
-        LocalityConfig { endpoints: Arc::new(EndpointCollection { endpoints: chosen }), ..locality.clone() }
+        let endpoints = Arc::new(EndpointCollection { endpoints: chosen });
+        Arc::new(LocalityConfig { endpoints, ..(**locality).clone() })
     });
     PriorityConfig { lb_policy, localities: localities.collect(), ..config.clone() }
 }

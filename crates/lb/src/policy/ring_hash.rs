@@ -137,8 +137,8 @@ impl Place {
     /// An endpoint that is listed twice has the weight of both.
     fn add(&mut self, endpoint: &Endpoint, weight: Option<u32>) {
         self.weight = self.weight.saturating_add(weight.unwrap_or(1));
-        self.key = match endpoint.hash_key.as_deref() {
-            Some(key) if !key.is_empty() => key.to_owned(), // A76
+        self.key = match endpoint.hash_key() {
+            Some(key) if !key.is_empty() => key.to_string(), // A76
             _ => endpoint.addresses.first().to_string(),
         };
     }
@@ -151,3 +151,18 @@ fn sizes(config: &RingHashConfig) -> (u32, u32) {
 
 /// The largest ring that we make, whatever the configuration says (A42).
 const MAX_RING_SIZE: u32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_ring_is_larger_than_we_allow() {
+        let of = |min_ring_size, max_ring_size| {
+            sizes(&RingHashConfig { min_ring_size, max_ring_size, request_hash_header: None })
+        };
+        assert_eq!(of(1024, 8_388_608), (1024, 4096), "L-111");
+        assert_eq!(of(8_388_608, 8_388_608), (4096, 4096), "L-111: both are capped");
+        assert_eq!(of(1, 2), (1, 2), "L-111");
+    }
+}

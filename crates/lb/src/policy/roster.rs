@@ -2,8 +2,6 @@
 //!
 //! What a policy of its own adds is how it picks among them, and when it connects.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fmt;
 use std::hash::Hash;
 
@@ -12,6 +10,7 @@ use mainstay_xds::resource::endpoint::Endpoint;
 use super::addresses::AddressSet;
 use super::pick_first::PickFirst;
 use super::{Cx, Event, Placed, State, What};
+use crate::index::Index;
 use crate::picker::Picker;
 use crate::pool::Pool;
 use crate::timers::Owner;
@@ -80,43 +79,41 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> Roster<T> {
     pub(crate) fn update<'a>(
         &mut self,
         cx: &mut Cx<'_>,
-        endpoints: impl Iterator<Item = Placed<'a>>,
+        endpoints: impl Iterator<Item = Placed<'a>> + Clone,
         mut mark: impl FnMut(&mut T, &Endpoint),
     ) {
-        let places = (0..).zip(&self.members).map(|(at, m)| (AddressSet::new(m.machine.addresses()), (at, false)));
-        // Where an endpoint is, and whether it was listed already.
-        let mut known: BTreeMap<AddressSet, (usize, bool)> = places.collect();
-        let mut stays = vec![false; self.members.len()];
-        self.order.clear();
+        let count = endpoints.clone().count();
+        let mut known = Index::with_capacity(self.members.len() + count);
+        for (at, member) in (0..).zip(&self.members) {
+            known.find_or_insert(&AddressSet::new(member.machine.addresses()), at, addresses_at(&self.members));
+        }
+        // Lists are as long as they need to be: with many endpoints, what doubling adds is a lot.
+        let new = count.saturating_sub(self.members.len());
+        self.members.reserve_exact(new);
+        cx.pool.expect(new);
+        // Whether the endpoint at a place was listed.
+        let mut listed = vec![false; self.members.len()];
+        self.order = Vec::with_capacity(count);
         for endpoint in endpoints {
-            let at = match known.entry(AddressSet::of(&endpoint)) {
-                Entry::Occupied(mut place) => {
-                    let (at, listed) = *place.get();
-                    if listed {
-                        mark(&mut self.members[at].mark, &endpoint);
-                        continue;
-                    }
-                    place.insert((at, true));
-                    stays[at] = true;
-                    at
-                }
-                Entry::Vacant(place) => {
-                    let at = self.members.len();
-                    place.insert((at, true));
-                    self.last_slot += 1;
-                    let owner = Owner { slot: self.last_slot, ..self.owner };
-                    let machine = if self.lazy { PickFirst::idle(owner) } else { PickFirst::new(owner) };
-                    self.members.push(Member { machine, mark: T::default() });
-                    stays.push(true);
-                    at
-                }
-            };
+            let addresses = AddressSet::of(&endpoint);
+            let at = known.find_or_insert(&addresses, self.members.len() as u32, addresses_at(&self.members)) as usize;
+            if at == self.members.len() {
+                self.last_slot += 1;
+                let owner = Owner { slot: self.last_slot, ..self.owner };
+                let machine = if self.lazy { PickFirst::idle(owner) } else { PickFirst::new(owner) };
+                self.members.push(Member { machine, mark: T::default() });
+                listed.push(false);
+            }
             let member = &mut self.members[at];
+            if std::mem::replace(&mut listed[at], true) {
+                mark(&mut member.mark, &endpoint);
+                continue;
+            }
             member.machine.update_endpoint(cx, endpoint);
             mark(&mut member.mark, &endpoint);
             self.order.push(member.machine.slot());
         }
-        let mut stays = stays.into_iter();
+        let mut stays = listed.into_iter();
         self.members.retain_mut(|member| {
             let stays = stays.next().unwrap_or_default();
             if !stays {
@@ -218,6 +215,11 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> Roster<T> {
     fn place(&self, slot: u32) -> Option<usize> {
         self.members.binary_search_by_key(&slot, |member| member.machine.slot()).ok()
     }
+}
+
+/// Says which addresses the endpoint at a place has.
+fn addresses_at<T>(members: &[Member<T>]) -> impl Fn(u32) -> AddressSet {
+    |at| AddressSet::new(members[at as usize].machine.addresses())
 }
 
 impl Change {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use mainstay_xds::Time;
+use mainstay_xds::resource::endpoint::Locality;
 use mainstay_xds::resource::lb_policy::{LbPolicy, Weighing, WeightedRoundRobinConfig};
 
 use super::roster::{Change, Roster};
@@ -15,13 +16,15 @@ use crate::orca::{LoadSink, Reports};
 use crate::picker::{Picker, Position, Reporting, StridePicker};
 use crate::pool::{Handles, Pool};
 use crate::timers::TimerKind;
-use crate::tree::{Subchannel, SubchannelId};
+use crate::tree::{Observation, Subchannel, SubchannelId};
 
 /// Connects to every endpoint, and weighs them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WeightedRoundRobin {
     endpoints: Roster<Weighed>,
     config: Option<Box<WeightedRoundRobinConfig>>,
+    /// The leaf cluster, and the locality if there is only one.
+    origin: (Arc<str>, Option<Arc<Locality>>),
     /// When weights are looked at next.
     due: Option<Time>,
     next: Arc<Position>,
@@ -45,6 +48,15 @@ struct Weighed {
     weight: Option<u64>,
 }
 
+/// Why a weight does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unusable {
+    /// There was no report, or they began too short a time ago.
+    NotYet,
+    /// The last report is too old.
+    Stale,
+}
+
 impl Policy for WeightedRoundRobin {
     type Config = PriorityConfig;
 
@@ -52,7 +64,7 @@ impl Policy for WeightedRoundRobin {
         let endpoints = Roster::new(cx);
         // Somewhere, so that clients do not move in step.
         let next = Arc::new(Position::at(cx.choose.choose(1 << 32) as usize));
-        let mut policy = Self { endpoints, config: None, due: None, next };
+        let mut policy = Self { endpoints, config: None, origin: Default::default(), due: None, next };
         policy.update(cx, config);
         policy
     }
@@ -63,6 +75,12 @@ impl Policy for WeightedRoundRobin {
         let rules = |config: &WeightedRoundRobinConfig| (config.weighing.clone(), config.oob_reporting_period);
         let anew = self.config.as_deref().map(rules) != Some(rules(settings));
         self.config = Some(settings.clone());
+        let cluster = config.localities.first().map(|locality| Arc::clone(&locality.origin.cluster));
+        let locality = match &*config.localities {
+            [only] => Some(Arc::clone(&only.locality)),
+            _ => None,
+        };
+        self.origin = (cluster.unwrap_or_default(), locality);
         self.endpoints.update(cx, config.endpoints(), |endpoint, _| endpoint.join(&settings.weighing, anew));
         self.look(cx);
         self.restart_timer(cx);
@@ -107,12 +125,24 @@ impl Policy for WeightedRoundRobin {
 }
 
 impl WeightedRoundRobin {
-    /// Weighs all endpoints.
+    /// Weighs all endpoints, and tells of those that the next picker has.
     fn look(&mut self, cx: &mut Cx<'_>) {
         let Some(config) = &self.config else { return };
+        let (mut not_yet_usable, mut stale, mut weights) = (0, 0, Vec::new());
         for endpoint in self.endpoints.members_mut() {
-            let connection = endpoint.machine.ready();
-            endpoint.mark.look(cx, connection, config);
+            let weight = endpoint.mark.look(cx, endpoint.machine.ready(), config);
+            if endpoint.machine.state() == State::Ready {
+                match weight {
+                    Ok(_) => {}
+                    Err(Unusable::NotYet) => not_yet_usable += 1,
+                    Err(Unusable::Stale) => stale += 1,
+                }
+                weights.push(weight.map_or(0.0, f64::from_bits));
+            }
+        }
+        if !weights.is_empty() {
+            let (cluster, locality) = self.origin.clone();
+            cx.observations.push(Observation::Weights { cluster, locality, not_yet_usable, stale, weights });
         }
     }
 
@@ -141,7 +171,13 @@ impl Weighed {
         }
     }
 
-    fn look(&mut self, cx: &mut Cx<'_>, connection: Option<SubchannelId>, config: &WeightedRoundRobinConfig) {
+    /// The weight now, as bits, if it counts.
+    fn look(
+        &mut self,
+        cx: &mut Cx<'_>,
+        connection: Option<SubchannelId>,
+        config: &WeightedRoundRobinConfig,
+    ) -> Result<u64, Unusable> {
         if self.connection != connection {
             self.connection = connection;
             self.since = None; // L-107: the blackout begins anew.
@@ -161,18 +197,20 @@ impl Weighed {
                 cx.pool.watch_load(id, period, LoadSink::new(reports));
             }
         }
-        self.weight = self.weight_at(cx.now, config);
+        let weight = self.weight_at(cx.now, config);
+        self.weight = weight.ok();
+        weight
     }
 
     /// The weight, unless it is too old or too new (L-107).
-    fn weight_at(&mut self, now: Time, config: &WeightedRoundRobinConfig) -> Option<u64> {
-        let (updated, weight) = self.latest?;
+    fn weight_at(&mut self, now: Time, config: &WeightedRoundRobinConfig) -> Result<u64, Unusable> {
+        let (updated, weight) = self.latest.ok_or(Unusable::NotYet)?;
         if now.since(updated) >= config.weight_expiration_period {
             self.since = None;
-            return None;
+            return Err(Unusable::Stale);
         }
         let blackout = config.blackout_period;
         let is_proven = blackout.is_zero() || self.since.is_some_and(|since| now.since(since) >= blackout);
-        is_proven.then_some(weight)
+        is_proven.then_some(weight).ok_or(Unusable::NotYet)
     }
 }

@@ -147,9 +147,13 @@ impl Target {
     }
 }
 
-fn child_config(lb_policy: &LbPolicy, locality: &LocalityConfig, counted: bool) -> PriorityConfig {
+fn child_config(lb_policy: &LbPolicy, locality: &Arc<LocalityConfig>, counted: bool) -> PriorityConfig {
     // The weight is for the choice between localities only: alone, a locality has all of it.
-    let localities = vec![LocalityConfig { weight: 1, ..locality.clone() }];
+    let locality = match locality.weight {
+        1 => Arc::clone(locality),
+        _ => Arc::new(LocalityConfig { weight: 1, ..(**locality).clone() }),
+    };
+    let localities = vec![locality];
     PriorityConfig { lb_policy: lb_policy.clone(), localities, counted }
 }
 

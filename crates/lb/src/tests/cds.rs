@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use mainstay_xds::deps::{ClusterChildren, ClusterError, ClusterErrorKind};
 use mainstay_xds::resource::cluster::ClusterKind;
+use mainstay_xds::resource::lb_policy::LbPolicy;
 
 use crate::snapshot::Content;
-use crate::testbed::{World, aggregate, broken, config, dns, edit_cluster, eds, route, routed};
+use crate::testbed::{World, aggregate, broken, config, dns, edit_cluster, eds, route, routed, with_policy};
+use crate::{Decision, Rpc};
 
 #[test]
 fn an_error_takes_the_place_of_a_cluster_at_once() {
@@ -49,6 +52,35 @@ fn an_aggregate_uses_its_leaves_in_order() {
     world.idle(1);
     world.ready(1);
     assert_eq!(world.rpc(), "send 1", "L-61");
+}
+
+#[test]
+fn each_leaf_of_an_aggregate_has_its_own_policy_and_its_rpcs_its_name() {
+    let pick_first = |cluster| with_policy(cluster, LbPolicy::PickFirst { shuffle: false });
+    let mut world = World::new();
+    let aggregate = pick_first(aggregate("agg", &["x", "y"]));
+    world.update(config([aggregate, eds("x", "a=1,2"), pick_first(eds("y", "a=3,4"))]));
+    assert!(world.log().ends_with("connect 1, connect 2"), "L-44: LoadBalancingPolicyComesFromUnderlyingCluster");
+    world.ready(1);
+    let leaf_of = |world: &mut World| match world
+        .snapshot
+        .decide(Rpc { path: "/s/m", headers: &HeaderMap::new() }, &mut world.script)
+    {
+        Decision::Send(to) => (to.cluster.to_string(), to.origin.cluster.to_string()),
+        Decision::Wait(failure, _) | Decision::Fail(failure) => {
+            ("not sent".into(), failure.cluster.expect("a leaf").to_string())
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(leaf_of(&mut world), ("agg".into(), "x".into()), "L-62");
+    world.idle(1);
+    world.fail(1);
+    world.log();
+    world.fail(2);
+    assert!(world.log().ends_with("connect 3"), "L-44: the second leaf takes the first address that answers");
+    assert_eq!(leaf_of(&mut world), ("not sent".into(), "y".into()), "L-62, S-64: of a pick that waits");
+    world.ready(3);
+    assert_eq!(leaf_of(&mut world), ("agg".into(), "y".into()), "L-62");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use mainstay_xds::resource::endpoint::EndpointNames;
 use mainstay_xds::resource::filter::{DelayTime, Fault, FaultDelay, FaultShare, FilterConfig, HttpFilter};
 use mainstay_xds::resource::route::{ClusterTarget, RetryPolicy, Route, RouteAction, WeightedCluster};
 
@@ -54,7 +55,8 @@ fn the_authority_is_rewritten_only_where_the_route_says_so() {
             forward.auto_host_rewrite = rewrite;
         }
         let cluster = edit_endpoints(eds("c", "a=1"), |endpoints| {
-            edit_locality(endpoints, 0, |endpoints| endpoints[0].hostname = Some("h".into()));
+            let names = EndpointNames { hostname: Some("h".into()), ..EndpointNames::default() };
+            edit_locality(endpoints, 0, |endpoints| endpoints[0].names = Some(names.into()));
         });
         let mut world = World::new();
         world.update(routed([route], [cluster]));

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use http::HeaderMap;
 use mainstay_xds::Choose;
+use mainstay_xds::resource::lb_policy::LbPolicy;
 use mainstay_xds::resource::route::{ClusterTarget, WeightedCluster};
 
-use crate::testbed::{World, eds, route_to, routed};
+use crate::testbed::{World, config, eds, route_to, routed, with_policy};
 use crate::{Decision, Rpc};
 
 #[test]
@@ -24,6 +25,24 @@ fn localities_and_their_endpoints_share_within_two_percent() {
     let mut world = World::with_endpoints("a*6=1,2 b*3=3 c*1=4");
     (1..=4).for_each(|port| world.ready(port));
     assert_shares(&world, &[(1, 0.3), (2, 0.3), (3, 0.3), (4, 0.1)]); // L-100, L-103
+}
+
+#[test]
+fn pick_first_begins_with_an_endpoint_as_often_as_its_weight_says() {
+    const TRIES: u32 = 2_000;
+    let (mut chance, mut counts) = (Seeded(1), BTreeMap::<String, u32>::new());
+    for _ in 0..TRIES {
+        let mut world = World::new();
+        world.script.draws = (0..3).map(|_| chance.choose(1 << 32)).collect();
+        let shuffled = LbPolicy::PickFirst { shuffle: true };
+        world.update(config([with_policy(eds("c", "a*3=1 b*1=2,3"), shuffled)]));
+        let log = world.log();
+        *counts.entry(log.rsplit(' ').next().unwrap_or_default().to_owned()).or_default() += 1;
+    }
+    for (port, share) in [("1", 0.75), ("2", 0.125), ("3", 0.125)] {
+        let found = f64::from(counts[port]) / f64::from(TRIES);
+        assert!((found - share).abs() <= 0.03, "L-119, A113: {port} is first in {found} instead of {share}");
+    }
 }
 
 #[track_caller]

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use mainstay_xds::bootstrap::ServerConfig;
+use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
+use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::ClusterConfig;
-use mainstay_xds::lrs::ClusterReport;
+use mainstay_xds::lrs::{Action, ClusterReport, LrsClient};
 use mainstay_xds::resource::endpoint::DropCategory;
+use mainstay_xds::resource::lb_policy::LbPolicy;
 
-use crate::testbed::{World, config, dns, edit_cluster, edit_endpoints, eds};
+use crate::testbed::{World, config, dns, edit_cluster, edit_endpoints, eds, with_policy, with_sessions};
 use crate::{Decision, Ending, Listeners, Rpc};
 
 #[test]
@@ -83,6 +85,37 @@ fn endpoints_from_dns_count_for_the_empty_locality() {
 }
 
 #[test]
+fn pick_first_counts_for_the_locality_of_the_endpoint_that_it_took() {
+    let mut world = World::new();
+    world.update(config([with_policy(reported(eds("c", "a=1 b=2")), LbPolicy::PickFirst { shuffle: false })]));
+    world.fail(1);
+    world.ready(2);
+    drop(decide(&mut world));
+    assert_eq!(report(&mut world, "s"), "c/ [b 1 0 1 0]", "L-88, Go: LoadReportingPickFirstMultiLocality");
+}
+
+#[test]
+fn other_settings_of_a_cluster_leave_its_counts_alone_and_without_a_server_there_are_none() {
+    let bootstrap = Bootstrap::builder().server(ServerConfig::insecure("s")).build().expect("a bootstrap");
+    let mut client = LrsClient::new(Arc::new(bootstrap), ClientSettings::default());
+    let mut world = World::new();
+    world.update(config([reported(eds("c", "a=1"))]));
+    client.follow(world.tree.loads());
+    assert!(matches!(client.poll_action(), Some(Action::Open { .. })), "C-70");
+    world.ready(1);
+    let running = decide(&mut world);
+    world.update(config([edit_cluster(reported(eds("c", "a=1")), |cluster| cluster.max_requests = 7)]));
+    client.follow(world.tree.loads());
+    assert_eq!(client.poll_action(), None, "C-70, Go: ConfigUpdateWithSameLoadReportingServerConfig");
+    drop(running);
+    assert_eq!(report(&mut world, "s"), "c/ [a 1 0 1 0]", "C-69: one count, whatever the settings");
+    world.update(config([eds("c", "a=1")]));
+    drop(decide(&mut world));
+    assert_eq!(report(&mut world, "s"), "c/", "C-67, Go: UpdateLRSServerToNil");
+    assert_eq!(report(&mut world, "s"), "", "and then it is forgotten");
+}
+
+#[test]
 fn a_locality_that_is_gone_tells_its_last_counts() {
     let mut world = World::new();
     world.update(config([reported(eds("c", "a=1 b=2"))]));
@@ -94,6 +127,18 @@ fn a_locality_that_is_gone_tells_its_last_counts() {
     running.end(Ending { code: 0, trailers: None });
     assert_eq!(report(&mut world, "s"), "c/ [b 0 1 0 0]", "C-78");
     assert_eq!(report(&mut world, "s"), "c/");
+}
+
+#[test]
+fn a_connection_that_only_a_session_uses_counts_for_the_locality_of_its_endpoint() {
+    let mut world = World::new();
+    world.update(with_sessions(config([reported(eds("c", "a=1|b=2"))])));
+    world.ready(1);
+    let on_two = "10.0.0.1:2;cluster:c";
+    assert_eq!(world.rpc_of_session("/s/m", on_two).0, "wait");
+    world.ready(2);
+    assert_eq!(world.rpc_of_session("/s/m", on_two).0, "send 2");
+    assert_eq!(report(&mut world, "s"), "c/ [b 1 0 1 0]", "L-88, C-core: LoadReportingSubchannelNotYetCreated");
 }
 
 /// An RPC that is sent.

@@ -85,6 +85,23 @@ fn an_endpoint_that_fails_more_than_its_share_is_ejected() {
 }
 
 #[test]
+fn both_algorithms_eject_an_endpoint_once_and_share_the_limit() {
+    let both = OutlierDetection { success_rate: Some(SUCCESS_RATE_DEFAULT), ..FAILURE_PERCENTAGE };
+    let mut one = world("a=1,2,3,4,5", both.clone());
+    one.calls(50, |port| if port == 2 { 14 } else { 0 });
+    end_interval(&mut one);
+    assert_eq!(used(&mut one), [1, 3, 4, 5], "L-77");
+    one.advance(Duration::from_secs(30));
+    assert_eq!(used(&mut one), [1, 2, 3, 4, 5], "L-77: the multiplier grew by one");
+
+    // Two fail, and both algorithms find both of them.
+    let mut two = world("a=1,2,3,4,5,6,7,8,9,10", both);
+    two.calls(100, |port| if port < 3 { 14 } else { 0 });
+    end_interval(&mut two);
+    assert_eq!(used(&mut two).len(), 9, "L-81: 1 of 10 is 10 %, whichever found it");
+}
+
+#[test]
 fn without_rpcs_nobody_is_judged() {
     let settings = SuccessRateEjection { request_volume: 0, ..SUCCESS_RATE_DEFAULT };
     let mut world = world("a=1,2,3,4,5", OutlierDetection { success_rate: Some(settings), ..SUCCESS_RATE });
@@ -139,7 +156,8 @@ fn enforcement_is_by_chance() {
 fn what_is_found_is_told_and_why_it_was_not_ejected() {
     let found = |world: &mut World| {
         let observations = std::mem::take(&mut world.host.observations);
-        let brief = observations.into_iter().map(|Observation::Outlier { cluster, method, unenforced }| {
+        let brief = observations.into_iter().map(|observation| {
+            let Observation::Outlier { cluster, method, unenforced } = observation else { panic!("{observation:?}") };
             assert_eq!(&*cluster, "c", "S-64");
             (method, unenforced)
         });
@@ -239,9 +257,9 @@ fn an_ejected_endpoint_that_reconnects_stays_ejected() {
     end_interval(&mut world);
     world.log();
     world.idle(2);
-    assert_eq!(world.log(), "connect 2", "A61: raw connectivity decides about connections");
+    assert_eq!(world.log(), "connect 2", "L-126: raw connectivity decides about connections");
     world.ready(2);
-    assert_eq!(used(&mut world), [1, 3, 4, 5], "L-83");
+    assert_eq!(used(&mut world), [1, 3, 4, 5], "L-83, L-126: and health about use");
     world.advance(Duration::from_secs(30));
     assert_eq!(used(&mut world), [1, 2, 3, 4, 5]);
 }
@@ -291,6 +309,11 @@ fn detection_can_be_turned_on_and_off_under_connections() {
     world.update(config([eds("c", "a=1,2,3,4,5")]));
     assert_eq!(used(&mut world), [1, 2, 3, 4, 5], "L-74: everything unejected");
     assert_eq!((world.tree.next_deadline(), world.log().as_str()), (None, ""), "L-74: the timer is gone");
+    world.update(config([detecting(eds("c", "a=1,2,3,4,5"), FAILURE_PERCENTAGE)]));
+    world.calls(50, |port| if port == 2 { 14 } else { 0 });
+    end_interval(&mut world);
+    world.advance(Duration::from_secs(30));
+    assert_eq!(used(&mut world), [1, 2, 3, 4, 5], "L-74: the multiplier began anew");
     let off = OutlierDetection { failure_percentage: None, ..FAILURE_PERCENTAGE };
     world.update(config([detecting(eds("c", "a=1,2,3,4,5"), off)]));
     assert_eq!(world.tree.next_deadline(), None, "L-74: without an algorithm it is off");

@@ -35,7 +35,7 @@ fn without_the_filter_nothing_is_different() {
     let mut world = World::with_endpoints("a=1,2");
     (1..=2).for_each(|port| world.ready(port));
     let seen: Vec<_> = (0..2).map(|_| world.rpc_of_session("/s/m", "10.0.0.1:1;cluster:c")).collect();
-    assert_eq!(seen, [("send 1".into(), String::new()), ("send 2".into(), String::new())]);
+    assert_eq!(seen, [("send 1".into(), String::new()), ("send 2".into(), String::new())], "L-95");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn an_idle_endpoint_is_asked_to_connect() {
 fn an_endpoint_that_nobody_has_a_connection_to_gets_one() {
     let mut world = ready("a=1|b=2");
     assert_eq!(world.rpc_of_session("/s/m", "10.0.0.1:2;cluster:c").0, "wait", "ChildPolicyNeverCreatedSubchannel");
-    assert_eq!(world.log(), "create 2, connect 2", "L-97");
+    assert_eq!(world.log(), "create 2, connect 2", "L-95, L-97: owned by the policy");
     assert_eq!(world.rpc_of_session("/s/m", "10.0.0.1:2;cluster:c").0, "wait");
     assert_eq!(world.log(), "", "once");
     world.ready(2);
@@ -102,6 +102,32 @@ fn a_session_survives_a_change_of_priority() {
     assert_eq!(world.rpc_of_session("/s/m", "10.0.0.1:2;cluster:c").0, "send 2");
     world.update(sessions(eds("c", "x=3|a=1")));
     assert!(world.log().ends_with("release 2"), "L-96: the endpoint left");
+}
+
+#[test]
+fn a_session_stays_when_its_endpoint_joins_a_priority_under_another_name() {
+    let mut world = ready("a=1|b=2");
+    let on_two = "10.0.0.1:2;cluster:c";
+    assert_eq!(world.rpc_of_session("/s/m", on_two).0, "wait");
+    world.ready(2);
+    world.log();
+    // The second priority is that of `a` now, so that the policy of `b` is gone.
+    world.update(sessions(eds("c", "x=3|a=1 b=2")));
+    assert_eq!(world.rpc_of_session("/s/m", on_two), ("send 2".into(), String::new()), "L-59, L-98");
+    assert!(!world.log().contains("release 2"), "AffinityWorksAcrossPrioritiesHeuristicChangesChildName");
+}
+
+#[test]
+fn endpoints_may_come_and_go() {
+    let mut world = ready("a=1,2,3");
+    let on_two = "10.0.0.1:2;cluster:c";
+    world.update(sessions(eds("c", "a=1,3")));
+    let (outcome, cookie) = world.rpc_of_session("/s/m", on_two);
+    assert_eq!((outcome.as_str(), cookie.as_str()), ("send 1", "10.0.0.1:1;cluster:c"), "SubchannelsComeAndGo");
+    world.update(sessions(eds("c", "a=1,2,3")));
+    assert_eq!(world.rpc_of_session("/s/m", on_two).0, "wait", "SubchannelsComeAndGo: it connects");
+    world.ready(2);
+    assert_eq!(world.rpc_of_session("/s/m", on_two), ("send 2".into(), String::new()), "SubchannelsComeAndGo");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use mainstay_xds::deps::XdsConfig;
 use mainstay_xds::resource::lb_policy::LbPolicy;
+use xxhash_rust::xxh64::xxh64;
 
 use crate::testbed::{World, config, eds, with_policy};
 
@@ -15,6 +16,17 @@ fn the_child_gets_so_many_endpoints_and_no_more() {
     let ports: Vec<u16> = world.host.live.keys().copied().collect();
     ports.iter().for_each(|port| world.ready(*port));
     assert_eq!(world.ports(30).into_iter().collect::<BTreeSet<_>>(), ports.into_iter().collect());
+}
+
+#[test]
+fn endpoints_are_ranked_by_the_hash_of_their_first_address_with_the_seed() {
+    for seed in [1, 7, 1 << 60] {
+        let mut world = with_seed(seed);
+        world.update(subset(3, 1..=10));
+        let mut ranked: Vec<u16> = (1..=10).collect();
+        ranked.sort_by_key(|port| xxh64(format!("10.0.0.1:{port}").as_bytes(), seed));
+        assert_eq!(live(&world), ranked[..3].iter().copied().collect(), "L-110: seed {seed}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use http::{HeaderMap, HeaderName};
 use mainstay_xds::deps::{ClusterConfig, XdsConfig};
-use mainstay_xds::resource::endpoint::Endpoint;
+use mainstay_xds::resource::endpoint::{Endpoint, EndpointNames};
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
 use mainstay_xds::resource::route::{HashPolicy, HashSource, Route, RouteAction};
 
@@ -62,7 +62,8 @@ fn an_endpoint_keeps_its_keys_with_its_hash_key_under_another_address() {
     let named = |ports: &str| {
         let name = |endpoints: &mut [Endpoint]| {
             for (endpoint, name) in endpoints.iter_mut().zip(["x", "y", "z"]) {
-                endpoint.hash_key = Some(name.into());
+                let names = EndpointNames { hash_key: Some(name.into()), ..EndpointNames::default() };
+                endpoint.names = Some(names.into());
             }
         };
         hashed(policy(edit_endpoints(eds("c", ports), |all| edit_locality(all, 0, name))))
@@ -200,7 +201,7 @@ fn a_request_without_any_hash_goes_anywhere_but_stays_there() {
     assert_eq!(world.log(), "", "A76: all picks of one RPC lead to one endpoint");
     world.ready(port);
     assert_eq!(world.decide("/s/m", &headers, &mut chosen), format!("send {port}"));
-    assert_eq!(world.script.bounds, [u64::MAX], "L-42: one draw");
+    assert_eq!(world.script.bounds, [u64::MAX], "L-42: one draw; L-118: so that there is always a hash");
 }
 
 #[test]
@@ -358,7 +359,9 @@ fn an_aggregate_falls_back_from_ring_hash_to_dns_and_comes_back() {
     let (one, _) = first_of(&mut world, "u");
     world.fail(one);
     let two = port_of(&world.log());
+    assert!(world.rpc_of("u").starts_with("wait"), "C-core: …AtStartupNoFailedRpcs");
     world.fail(two);
+    assert!(world.rpc_of("u").starts_with("wait"), "C-core: …AtStartupNoFailedRpcs");
     world.ready(3);
     assert_eq!(world.rpc_of("u"), "send 3", "C-core: AggregateClusterFallBackFromRingHashToLogicalDnsAtStartup");
     world.idle(one);

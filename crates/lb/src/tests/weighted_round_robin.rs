@@ -8,7 +8,7 @@ use mainstay_xds::deps::XdsConfig;
 use mainstay_xds::resource::lb_policy::{LbPolicy, Penalty, Weighing, WeightedRoundRobinConfig};
 
 use crate::testbed::{World, config, eds, with_policy};
-use crate::{Ending, Listeners};
+use crate::{Ending, Listeners, Observation};
 
 #[test]
 fn before_any_report_all_have_the_same_share() {
@@ -173,6 +173,51 @@ fn its_timer_ends_with_it() {
     assert!(world.tree.next_deadline().is_some());
     world.update(config([eds("c", "a=1")]));
     assert_eq!(world.tree.next_deadline(), None);
+}
+
+#[test]
+fn what_is_weighed_is_told() {
+    let mut world = world("a=1,2", &settings());
+    assert_eq!(told(&mut world), ["c a: 1 not yet, 0 stale, [0.0]", "c a: 2 not yet, 0 stale, [0.0, 0.0]"], "A78");
+    report_for(&mut world, &[(1, 0.5)], 11);
+    told(&mut world);
+    report_for(&mut world, &[(1, 0.5), (2, 0.2)], 1);
+    assert_eq!(told(&mut world), ["c a: 1 not yet, 0 stale, [200.0, 0.0]"], "A78: the other is in its blackout");
+    report_for(&mut world, &[(1, 0.5), (2, 0.2)], 10);
+    assert_eq!(told(&mut world).pop().unwrap(), "c a: 0 not yet, 0 stale, [200.0, 500.0]", "A78");
+    world.advance(Duration::from_secs(179));
+    assert_eq!(told(&mut world).pop().unwrap(), "c a: 0 not yet, 0 stale, [200.0, 500.0]", "A78: just before");
+    world.advance(Duration::from_secs(2));
+    assert_eq!(told(&mut world), ["c a: 0 not yet, 2 stale, [0.0, 0.0]"; 2], "A78: in each update");
+    // Only what the next picker has.
+    world.idle(1);
+    assert_eq!(told(&mut world), ["c a: 0 not yet, 1 stale, [0.0]"], "A78");
+    world.idle(2);
+    assert_eq!(told(&mut world), [""; 0], "A78: nothing to weigh");
+}
+
+#[test]
+fn a_locality_is_told_only_where_there_is_one() {
+    let two = world("a=1 b=2", &settings());
+    assert_eq!(told(&mut { two }).pop().unwrap(), "c -: 2 not yet, 0 stale, [0.0, 0.0]", "S-63: not known");
+    let policy = LbPolicy::WrrLocality(Box::new(LbPolicy::WeightedRoundRobin(Box::new(settings()))));
+    let mut below = World::new();
+    below.update(config([with_policy(eds("c", "a=1 b=2"), policy)]));
+    [1, 2].into_iter().for_each(|port| below.ready(port));
+    let expected = ["c a: 1 not yet, 0 stale, [0.0]", "c b: 1 not yet, 0 stale, [0.0]"];
+    assert_eq!(told(&mut below), expected, "L-101: each locality has its own policy");
+}
+
+/// What was told of weights since the last call: cluster, zone, and the rest.
+fn told(world: &mut World) -> Vec<String> {
+    let tell = |observation| match observation {
+        Observation::Weights { cluster, locality, not_yet_usable, stale, weights } => {
+            let locality = locality.map_or_else(|| "-".to_owned(), |locality| locality.zone.clone());
+            format!("{cluster} {locality}: {not_yet_usable} not yet, {stale} stale, {weights:?}")
+        }
+        other => panic!("{other:?}"),
+    };
+    std::mem::take(&mut world.host.observations).into_iter().map(tell).collect()
 }
 
 /// The defaults.

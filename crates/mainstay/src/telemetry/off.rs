@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use mainstay_lb::{Connectivity, Observation, Origin};
+use mainstay_lb::{Connectivity, Failure, Observation, Origin};
 use mainstay_xds::client::{Report, XdsClient};
 use tonic::Code;
 use tonic::body::Body;
@@ -70,9 +70,9 @@ impl ChannelObserver {
 }
 
 impl CallObserver {
-    pub(crate) fn wait(&mut self, _no_config: bool) {}
+    pub(crate) fn wait(&mut self, _: &Failure) {}
 
-    pub(crate) fn give_up(&mut self, _no_config: bool) {}
+    pub(crate) fn give_up(&mut self, _: &Failure) {}
 
     pub(crate) fn pick(&mut self, _: &Arc<Origin>) {}
 

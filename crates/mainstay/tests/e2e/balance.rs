@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use envoy_types::pb::envoy::config::cluster::v3::cluster::{
-    LbConfig, LbPolicy, LeastRequestLbConfig, RingHashLbConfig,
-};
+use envoy_types::pb::envoy::config::cluster::v3::cluster::{LbConfig, LbPolicy, LeastRequestLbConfig};
 use envoy_types::pb::envoy::config::cluster::v3::load_balancing_policy::Policy;
 use envoy_types::pb::envoy::config::cluster::v3::{Cluster, LoadBalancingPolicy};
-use envoy_types::pb::envoy::config::core::v3::TypedExtensionConfig;
+use envoy_types::pb::envoy::config::core::v3::{Metadata, TypedExtensionConfig};
+use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use envoy_types::pb::envoy::config::route::v3::RouteConfiguration;
 use envoy_types::pb::envoy::config::route::v3::route::Action;
 use envoy_types::pb::envoy::config::route::v3::route_action::HashPolicy;
@@ -21,8 +20,9 @@ use envoy_types::pb::envoy::config::route::v3::route_action::hash_policy::{Heade
 use envoy_types::pb::envoy::extensions::load_balancing_policies::client_side_weighted_round_robin::v3::ClientSideWeightedRoundRobin;
 use envoy_types::pb::envoy::extensions::load_balancing_policies::random_subsetting::v3::RandomSubsetting;
 use envoy_types::pb::envoy::extensions::load_balancing_policies::round_robin::v3::RoundRobin;
-use envoy_types::pb::google::protobuf::{Any, BoolValue, Duration as PbDuration, UInt32Value, UInt64Value};
-use http::{HeaderMap, HeaderValue};
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Any, BoolValue, Duration as PbDuration, Struct, UInt32Value, Value};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use hyper::body::Incoming;
@@ -32,38 +32,51 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use mainstay_control_plane::{Server, Snapshot, resources};
 use mainstay_testservice::Backend;
 use mainstay_testservice::proto::{SimpleRequest, SimpleResponse};
+use mainstay_xds::orca::OrcaLoadReport;
 use prost::{Message, Name};
 use tokio::net::TcpListener;
-use tonic::Status;
+use tokio::task::JoinSet;
 use tonic::metadata::BinaryMetadataValue;
+use tonic::{Code, Status};
 
 use crate::common::{Client, backends, client, control_plane, in_time, spread, until_answered_by};
 
 #[tokio::test]
-async fn ring_hash_sends_a_user_to_one_endpoint_and_moves_only_those_of_one_that_goes() {
-    let all = backends(["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]).await;
+async fn ring_hash_keeps_99_percent_of_the_keys_when_one_of_a_hundred_endpoints_goes() {
+    let mut all = Vec::new();
+    for n in 0..100 {
+        all.push(Backend::spawn("127.0.0.1:0", &n.to_string()).await.expect("a free port"));
+    }
+    let all: Vec<&Backend> = all.iter().collect();
     let server = control_plane(hashed(&all)).await;
-    let mut client = client(&[&server]);
-    let before = places(&mut client).await;
-    assert_eq!(places(&mut client).await, before, "L-112: the same header, the same endpoint");
+    let client = client(&[&server]);
+    let before = places(&client, 500).await;
     for backend in &all {
         let is_used = before.values().any(|id| id == backend.id());
         assert_eq!(backend.open_connections(), usize::from(is_used), "L-113: connected where requests lead");
     }
 
-    let gone = all.iter().find(|backend| before["user-0"] == backend.id()).unwrap();
-    let left: Vec<_> = all.iter().map(Backend::addr).filter(|addr| *addr != gone.addr()).collect();
-    server.control_plane().update(|snapshot| snapshot.insert(resources::endpoints("service", left)));
-    in_time(async { while call_as(&mut client, "user-0").await.expect("an answer") == gone.id() {} }).await;
-    for (user, id) in places(&mut client).await {
-        assert!((before[&user] == id) != (before[&user] == gone.id()), "L-112: {user} was at {}", before[&user]);
-    }
+    // One of them with as many keys as most have. Which one is known by heart: the ring is made of hash keys.
+    let keys_of = |backend: &Backend| before.values().filter(|id| *id == backend.id()).count();
+    let mut by_keys = all.clone();
+    by_keys.sort_by_key(|backend| keys_of(backend));
+    let gone = by_keys[50];
+    let left: Vec<&Backend> = all.iter().copied().filter(|backend| backend.id() != gone.id()).collect();
+    server.control_plane().update(|snapshot| snapshot.insert(keyed_endpoints(&left)));
+    let moving = before.iter().find(|(_, id)| *id == gone.id()).map(|(user, _)| user.clone()).expect("it has keys");
+    let mut mover = client.clone();
+    in_time(async { while call_as(&mut mover, &moving).await.expect("an answer") == gone.id() {} }).await;
+
+    let after = places(&client, 500).await;
+    let kept = before.iter().filter(|(user, id)| after[*user] == **id).count();
+    assert_eq!(kept, 500 - keys_of(gone), "L-112: only those that it had move");
+    assert!(kept >= 495, "99 %: {kept} of 500");
 }
 
 #[tokio::test]
 async fn ring_hash_connects_only_where_a_request_leads() {
     let all = backends(["one", "two", "three", "four"]).await;
-    let server = control_plane(hashed(&all)).await;
+    let server = control_plane(hashed(&all.each_ref())).await;
     let mut client = client(&[&server]);
     for _ in 0..10 {
         call_as(&mut client, "the only one").await.unwrap();
@@ -74,7 +87,7 @@ async fn ring_hash_connects_only_where_a_request_leads() {
 #[tokio::test]
 async fn ring_hash_passes_over_an_endpoint_that_dies_and_returns_to_it() {
     let mut all = backends(["one", "two", "three"]).await;
-    let server = control_plane(hashed(&all)).await;
+    let server = control_plane(hashed(&all.each_ref())).await;
     let mut client = client(&[&server]);
     let home = call_as(&mut client, "u").await.unwrap();
     let at = all.iter().position(|backend| backend.id() == home).unwrap();
@@ -145,6 +158,22 @@ async fn weighted_round_robin_goes_by_the_reports_that_it_asks_for() {
 }
 
 #[tokio::test]
+async fn an_endpoint_that_has_no_reports_is_asked_once_and_one_that_fails_again_and_again() {
+    let without = Reporter::ending("without", Code::Unimplemented).await;
+    let failing = Reporter::ending("failing", Code::Unavailable).await;
+    let (_server, mut client) = weighted(&without, &failing, true).await;
+    in_time(async {
+        while failing.streams() < 4 {
+            spread(&mut client, 1).await;
+        }
+    })
+    .await;
+    assert_eq!(without.streams(), 1, "L-109");
+    let counts = spread(&mut client, 10).await;
+    assert_eq!((counts["without"], counts["failing"]), (5, 5), "L-108: as long as nobody reports");
+}
+
+#[tokio::test]
 async fn random_subsetting_connects_to_so_many_and_no_more() {
     let all = backends(["one", "two", "three", "four", "five"]).await;
     let child_policy = Some(policies(RoundRobin::default()));
@@ -165,14 +194,23 @@ async fn random_subsetting_connects_to_so_many_and_no_more() {
 }
 
 /// A server whose answers come with reports, and which reports on a stream of its own, too.
-struct Reporter {
-    address: SocketAddr,
+pub(crate) struct Reporter {
+    pub(crate) address: SocketAddr,
     streams: Arc<AtomicUsize>,
 }
 
 impl Reporter {
     /// With the utilization that answers report, and the one that the stream does.
-    async fn start(id: &'static str, with_answers: f64, on_stream: f64) -> Self {
+    pub(crate) async fn start(id: &'static str, with_answers: f64, on_stream: f64) -> Self {
+        Self::serve(id, with_answers, Ok(on_stream)).await
+    }
+
+    /// Which ends its stream at once, with this status.
+    async fn ending(id: &'static str, status: Code) -> Self {
+        Self::serve(id, 0.5, Err(status)).await
+    }
+
+    async fn serve(id: &'static str, with_answers: f64, on_stream: Result<f64, Code>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let (address, streams) = (listener.local_addr().expect("an address"), Arc::<AtomicUsize>::default());
         let counter = streams.clone();
@@ -183,7 +221,15 @@ impl Reporter {
                     let is_stream = request.uri().path() == "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
                     let frames: Vec<Frame<Bytes>> = if is_stream {
                         streams.fetch_add(1, Ordering::Relaxed);
-                        vec![Frame::data(framed(&report(on_stream)))]
+                        match on_stream {
+                            Ok(utilization) => vec![Frame::data(framed(&report(utilization)))],
+                            Err(code) => {
+                                let status = HeaderValue::from(code as i32);
+                                vec![Frame::trailers(
+                                    [(HeaderName::from_static("grpc-status"), status)].into_iter().collect(),
+                                )]
+                            }
+                        }
                     } else {
                         let answer = SimpleResponse { server_id: id.into(), ..Default::default() };
                         let report = BinaryMetadataValue::from_bytes(&report(with_answers));
@@ -195,7 +241,8 @@ impl Reporter {
                     };
                     let frames = tokio_stream::iter(frames.into_iter().map(Ok::<_, Infallible>));
                     // The stream of reports stays open.
-                    let silence = tokio_stream::StreamExt::take(tokio_stream::pending(), usize::from(is_stream));
+                    let stays_open = is_stream && on_stream.is_ok();
+                    let silence = tokio_stream::StreamExt::take(tokio_stream::pending(), usize::from(stays_open));
                     let body = StreamBody::new(tokio_stream::StreamExt::chain(frames, silence));
                     let response = http::Response::builder().header("content-type", "application/grpc").body(body);
                     async move { response }
@@ -212,10 +259,12 @@ impl Reporter {
     }
 }
 
-/// An encoded OrcaLoadReport with 100 requests per second: `rps_fractional` is field 6, `application_utilization` 9.
-fn report(utilization: f64) -> Vec<u8> {
-    let field = |number: u8, value: f64| [&[number << 3 | 1][..], &value.to_le_bytes()].concat();
-    [field(6, 100.0), field(9, utilization)].concat()
+/// An encoded OrcaLoadReport with 100 requests per second, and a queue of two.
+fn report(application_utilization: f64) -> Vec<u8> {
+    let named_metrics = [("queue".to_owned(), 2.0)].into();
+    let report =
+        OrcaLoadReport { rps_fractional: 100.0, application_utilization, named_metrics, ..OrcaLoadReport::default() };
+    report.encode_to_vec()
 }
 
 fn framed(message: &[u8]) -> Bytes {
@@ -225,6 +274,13 @@ fn framed(message: &[u8]) -> Bytes {
 
 /// A channel that balances between two reporters by load.
 async fn weighted(one: &Reporter, other: &Reporter, oob: bool) -> (Server, Client) {
+    let server = control_plane(weighing(one, other, oob)).await;
+    let client = client(&[&server]);
+    (server, client)
+}
+
+/// A service with two reporters.
+pub(crate) fn weighing(one: &Reporter, other: &Reporter, oob: bool) -> Snapshot {
     let policy = ClientSideWeightedRoundRobin {
         enable_oob_load_report: Some(BoolValue { value: oob }),
         blackout_period: Some(PbDuration::default()),
@@ -232,13 +288,11 @@ async fn weighted(one: &Reporter, other: &Reporter, oob: bool) -> (Server, Clien
         ..Default::default()
     };
     let cluster = Cluster { load_balancing_policy: Some(policies(policy)), ..resources::eds_cluster("service") };
-    let snapshot = Snapshot::builder()
+    Snapshot::builder()
         .listener(resources::listener("service", resources::route("service", "service")))
         .cluster(cluster)
-        .endpoints(resources::endpoints("service", [one.address, other.address]));
-    let server = control_plane(snapshot).await;
-    let client = client(&[&server]);
-    (server, client)
+        .endpoints(resources::endpoints("service", [one.address, other.address]))
+        .build()
 }
 
 fn policies<M: Message + Name>(config: M) -> LoadBalancingPolicy {
@@ -257,22 +311,30 @@ async fn until_share(client: &mut Client, wanted: &str) {
     in_time(shared).await;
 }
 
-/// Backends of a ring, with requests hashed by the header `user`.
-fn hashed<const N: usize>(backends: &[Backend; N]) -> Snapshot {
-    // Five entries for each of ten or of nine: with other sizes, those that stay get more, and so more keys.
-    let ring = RingHashLbConfig { minimum_ring_size: Some(UInt64Value { value: 45 }), ..Default::default() };
-    let cluster = Cluster {
-        lb_policy: LbPolicy::RingHash.into(),
-        lb_config: Some(LbConfig::RingHashLbConfig(ring)),
-        ..resources::eds_cluster("service")
-    };
+/// Backends of a ring of the usual size, with requests hashed by the header `user`.
+fn hashed(backends: &[&Backend]) -> Snapshot {
+    let cluster = Cluster { lb_policy: LbPolicy::RingHash.into(), ..resources::eds_cluster("service") };
     let mut routes = resources::route("service", "service");
     if let Some(Action::Route(action)) = &mut routes.virtual_hosts[0].routes[0].action {
         let header = Header { header_name: "user".into(), ..Default::default() };
         action.hash_policy =
             vec![HashPolicy { policy_specifier: Some(PolicySpecifier::Header(header)), terminal: false }];
     }
-    service_with(cluster, routes, &backends.each_ref())
+    let mut snapshot = service_with(cluster, routes, backends);
+    snapshot.insert(keyed_endpoints(backends));
+    snapshot
+}
+
+/// Endpoints whose place on a ring follows from their ids and not from their ports (A76).
+fn keyed_endpoints(backends: &[&Backend]) -> ClusterLoadAssignment {
+    let mut endpoints = resources::endpoints("service", backends.iter().map(|backend| backend.addr()));
+    for (endpoint, backend) in endpoints.endpoints[0].lb_endpoints.iter_mut().zip(backends) {
+        let key = Value { kind: Some(Kind::StringValue(backend.id().to_owned())) };
+        let fields = Struct { fields: [("hash_key".to_owned(), key)].into() };
+        let filter_metadata = [("envoy.lb".to_owned(), fields)].into();
+        endpoint.metadata = Some(Metadata { filter_metadata, ..Default::default() });
+    }
+    endpoints
 }
 
 fn service_with(cluster: Cluster, routes: RouteConfiguration, backends: &[&Backend]) -> Snapshot {
@@ -284,12 +346,16 @@ fn service_with(cluster: Cluster, routes: RouteConfiguration, backends: &[&Backe
         .build()
 }
 
-/// Who answers each of some users.
-async fn places(client: &mut Client) -> BTreeMap<String, String> {
+/// Who answers each of so many users.
+async fn places(client: &Client, users: usize) -> BTreeMap<String, String> {
+    let place = |user: String| {
+        let mut client = client.clone();
+        async move { (call_as(&mut client, &user).await.expect("an answer"), user) }
+    };
     let mut places = BTreeMap::new();
-    for user in (0..100).map(|n| format!("user-{n}")) {
-        let id = call_as(client, &user).await.expect("an answer");
-        places.insert(user, id);
+    for n in (0..users).step_by(50) {
+        let calls: JoinSet<_> = (n..users.min(n + 50)).map(|n| place(format!("user-{n}"))).collect();
+        places.extend(calls.join_all().await.into_iter().map(|(id, user)| (user, id)));
     }
     places
 }

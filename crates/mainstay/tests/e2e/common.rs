@@ -14,11 +14,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
 use mainstay::{Channel, ChannelBuilder};
 use mainstay_control_plane::{ControlPlane, Server, Snapshot, resources};
-use mainstay_testservice::Backend;
 use mainstay_testservice::proto::SimpleRequest;
 use mainstay_testservice::proto::test_service_client::TestServiceClient;
+use mainstay_testservice::{BEHAVIOR_KEY, Backend};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tonic::Status;
 
 /// A client stub over our channel.
@@ -118,6 +119,68 @@ pub(crate) async fn until_failed(client: &mut Client) -> Status {
         }
     };
     in_time(failed).await
+}
+
+/// Calls that began one after the other at a steady rate, whatever became of those before.
+pub(crate) struct Paced {
+    /// In the order in which they began.
+    pub(crate) calls: Vec<PacedCall>,
+    /// How many began per second, as measured.
+    pub(crate) rate: f64,
+    /// When the event began.
+    pub(crate) event: Instant,
+}
+
+pub(crate) struct PacedCall {
+    pub(crate) began: Instant,
+    pub(crate) ended: Instant,
+    /// Who answered.
+    pub(crate) outcome: Result<String, Status>,
+}
+
+impl Paced {
+    /// A second of a thousand calls. `behavior` says what the backends shall do with the nth; after half of them
+    /// `event` happens, beside those that follow.
+    pub(crate) async fn run(
+        client: &Client,
+        behavior: impl Fn(usize) -> Option<&'static str>,
+        event: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
+        let mut beat = tokio::time::interval(Duration::from_millis(1));
+        let (mut running, mut event) = (Vec::with_capacity(1000), Some(event));
+        let start = Instant::now();
+        let mut event_at = start;
+        for n in 0..1000 {
+            beat.tick().await;
+            if n == 500 {
+                event_at = Instant::now();
+                event.take().map(tokio::spawn);
+            }
+            let mut request = tonic::Request::new(SimpleRequest { fill_server_id: true, ..Default::default() });
+            request.set_timeout(Duration::from_secs(10));
+            if let Some(behavior) = behavior(n) {
+                request.metadata_mut().insert(BEHAVIOR_KEY, behavior.parse().expect("a header value"));
+            }
+            let mut client = client.clone();
+            running.push(tokio::spawn(async move {
+                let began = Instant::now();
+                let outcome = client.unary_call(request).await.map(|response| response.into_inner().server_id);
+                PacedCall { began, ended: Instant::now(), outcome }
+            }));
+        }
+        let rate = 1000.0 / start.elapsed().as_secs_f64();
+        let mut calls = Vec::with_capacity(running.len());
+        for call in running {
+            calls.push(call.await.expect("a caller does not panic"));
+        }
+        Self { calls, rate, event: event_at }
+    }
+
+    /// Panics unless about a thousand calls began in a second. A machine that is busy may be slower.
+    #[track_caller]
+    pub(crate) fn assert_rate(&self) {
+        assert!((700.0..1100.0).contains(&self.rate), "{} calls per second, expected about 1000", self.rate);
+    }
 }
 
 /// Waits until nobody is connected to `server`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mainstay::Channel;
@@ -12,7 +12,8 @@ use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
 use crate::common::{
-    Client, backends, bootstrap, builder, call, call_within, client, control_plane, service, spread, until_answered_by,
+    Client, Paced, backends, bootstrap, builder, call, call_within, client, control_plane, service, spread,
+    until_answered_by,
 };
 
 #[tokio::test]
@@ -82,21 +83,26 @@ async fn backends_that_drain_one_after_the_other_fail_no_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_calls_in_flight_fail_when_a_backend_is_killed() {
+async fn only_calls_in_flight_fail_when_a_backend_is_killed_under_a_thousand_calls_a_second() {
     let [mut one, two] = backends(["one", "two"]).await;
     let server = control_plane(service(&[&one, &two])).await;
-    let mut client = client(&[&server]);
+    let mut client = Client::new(builder(&[&server]).retries(false).build().unwrap());
     until_answered_by(&mut client, "one").await;
     until_answered_by(&mut client, "two").await;
-    let load = Load::start(&client, 16);
-    one.stop().await;
-    load.go_on(500).await;
-    // Each caller has one call in flight, so that it can lose one and no more.
-    for outcome in load.stop().await {
-        assert!(outcome.failures.len() <= 1, "{:?}", outcome.failures);
-        assert!(outcome.calls > 0);
+    // Of the calls before the kill, some wait at the backend that dies.
+    let hung = |n: usize| (400..500).contains(&n).then_some("hostname=one keep-open");
+    let load = Paced::run(&client, hung, async move { one.stop().await }).await;
+    load.assert_rate();
+    let failed: Vec<_> = load.calls.iter().filter(|call| call.outcome.is_err()).collect();
+    let noticed = failed.iter().map(|call| call.ended).min().expect("calls that were in flight");
+    assert!(noticed > load.event, "none fails before the kill");
+    for call in &failed {
+        assert_eq!(call.outcome.as_ref().unwrap_err().code(), Code::Unavailable);
+        assert!(call.began < noticed, "it began after the loss was known: {:?}", call.outcome);
     }
-    until("the connection is seen to be dead", || one.open_connections() == 0).await;
+    // Half of those that were to wait did, as the backends take turns.
+    assert!(failed.len() >= 40, "{} calls failed", failed.len());
+    assert_eq!(spread(&mut client, 20).await["two"], 20, "it is gone");
 }
 
 #[tokio::test]
@@ -189,7 +195,6 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 /// Callers that call without a pause, each one call at a time.
 struct Load {
     stop: Arc<AtomicBool>,
-    calls: Arc<AtomicUsize>,
     callers: Vec<JoinHandle<Outcome>>,
 }
 
@@ -201,15 +206,9 @@ struct Outcome {
 
 impl Load {
     fn start(client: &Client, callers: usize) -> Self {
-        let (stop, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let caller = |_| tokio::spawn(keep_calling(client.clone(), stop.clone(), calls.clone()));
-        Self { callers: (0..callers).map(caller).collect(), stop: stop.clone(), calls: calls.clone() }
-    }
-
-    /// Waits until so many more calls have been made.
-    async fn go_on(&self, more: usize) {
-        let enough = self.calls.load(Ordering::Relaxed) + more;
-        until("the callers go on", || self.calls.load(Ordering::Relaxed) >= enough).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let caller = |_| tokio::spawn(keep_calling(client.clone(), stop.clone()));
+        Self { callers: (0..callers).map(caller).collect(), stop: stop.clone() }
     }
 
     async fn stop(self) -> Vec<Outcome> {
@@ -222,11 +221,10 @@ impl Load {
     }
 }
 
-async fn keep_calling(mut client: Client, stop: Arc<AtomicBool>, calls: Arc<AtomicUsize>) -> Outcome {
+async fn keep_calling(mut client: Client, stop: Arc<AtomicBool>) -> Outcome {
     let mut outcome = Outcome::default();
     while !stop.load(Ordering::Relaxed) {
         outcome.calls += 1;
-        calls.fetch_add(1, Ordering::Relaxed);
         let failure: Option<Status> = call(&mut client).await.err();
         outcome.failures.extend(failure.map(|status| status.to_string()));
     }

@@ -140,7 +140,7 @@ async fn a_primary_that_never_responds_can_count_as_down() {
     let [two] = backends(["two"]).await;
     let [primary, fallback] = [control_plane(Snapshot::default()).await, control_plane(service(&[&two])).await];
     primary.faults().silent(true);
-    let channel = builder("silent", &[&primary, &fallback]).silent_stream_timeout(Duration::from_millis(50));
+    let channel = builder("silent", &[&primary, &fallback]).silent_stream_timeout(Duration::from_millis(300));
     assert_eq!(call(&mut Client::new(channel.build().unwrap())).await.unwrap(), "two");
 }
 

@@ -31,20 +31,21 @@ async fn an_endpoint_that_fails_half_of_its_rpcs_is_ejected_and_returns() {
 
     // In turn over five endpoints, it would be hit in every fifth call, and asked to fail in every tenth.
     let ejected = async {
-        let (mut failed, mut without) = (0, 0);
+        let (mut well, mut badly, mut without) = (0_u32, 0_u32, 0);
         for n in 0_u64.. {
             match call(&mut client, n.is_multiple_of(2)).await.as_deref() {
-                Some("bad") => without = 0,
+                Some("bad") => (well, without) = (well + 1, 0),
                 Some(_) => without += 1,
-                None => (failed, without) = (failed + 1, 0),
+                None => (badly, without) = (badly + 1, 0),
             }
             if without == 10 {
-                return failed;
+                return (well, badly);
             }
         }
         unreachable!("there is always another number")
     };
-    assert!(in_time(ejected).await > 0);
+    let (well, badly) = in_time(ejected).await;
+    assert!(badly > 0 && well.abs_diff(badly) <= 1, "half of its answers are errors: {badly}, and {well} are not");
     until_answered_by(&mut client, "bad").await;
 }
 

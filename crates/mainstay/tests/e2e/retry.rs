@@ -15,6 +15,7 @@ use envoy_types::pb::google::protobuf::{Duration as PbDuration, UInt32Value};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use mainstay::RetryThrottle;
 use mainstay_control_plane::{Server, Snapshot, resources};
 use mainstay_testservice::BEHAVIOR_KEY;
 use mainstay_testservice::proto::{Payload, SimpleRequest, StreamingInputCallRequest};
@@ -22,7 +23,9 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::common::{Client, backends, builder, call, call_within, client, control_plane, service, until_answered_by};
+use crate::common::{
+    Client, Paced, backends, builder, call, call_within, client, control_plane, service, spread, until_answered_by,
+};
 
 #[tokio::test]
 async fn allowed_retries_hide_failures_and_no_others() {
@@ -49,22 +52,19 @@ async fn one_allowed_retry_hides_a_backend_that_is_killed_under_a_thousand_calls
     let mut client = client(&[&server]);
     until_answered_by(&mut client, "one").await;
     until_answered_by(&mut client, "two").await;
-    let mut beat = tokio::time::interval(Duration::from_millis(1));
-    let mut calls = Vec::new();
-    for n in 0..600 {
-        beat.tick().await;
-        let mut client = client.clone();
-        calls.push(tokio::spawn(async move { call(&mut client).await }));
-        if n == 300 {
-            one.stop().await;
-        }
-    }
-    let mut answers = Vec::new();
-    for call in calls {
-        answers.push(call.await.unwrap().expect("A44: the retry hides it"));
-    }
-    assert_eq!(answers.len(), 600);
-    assert!(answers[..300].iter().any(|id| id == "one") && answers[400..].iter().all(|id| id == "two"));
+    // Of the calls before the kill, some wait at the backend that dies, so that the retry has something to hide.
+    let hung = |n: usize| (400..500).contains(&n).then_some("hostname=one keep-open");
+    let load = Paced::run(&client, hung, async move { one.stop().await }).await;
+    load.assert_rate();
+    let answers: Vec<&str> =
+        load.calls.iter().map(|call| call.outcome.as_deref().expect("A44: the retry hides it")).collect();
+    assert_eq!(answers.len(), 1000);
+    assert!(answers[..400].contains(&"one"), "it had its share before it died");
+    // Half of those that were to wait did, as the backends take turns: until the kill, and then the other answered.
+    let waited = load.calls[400..500].iter().filter(|call| call.ended > load.event).count();
+    assert!(waited >= 40, "{waited} calls were in flight on the backend that died");
+    assert!(!answers[400..500].contains(&"one"));
+    assert_eq!(spread(&mut client, 20).await["two"], 20, "it is gone");
 }
 
 #[tokio::test]
@@ -133,6 +133,25 @@ async fn the_server_decides_when_it_pushes_back() {
         assert_eq!((status.code(), status.message()), (Code::Unavailable, "busy"), "the answer is passed on");
         assert_eq!(seen.load(Ordering::Relaxed), requests, "A6: {push_back}");
     }
+}
+
+#[tokio::test]
+async fn too_many_failures_stop_retries_until_calls_succeed_again() {
+    let [one] = backends(["one"]).await;
+    let server = control_plane(with_policy(service(&[&one]), 4, MILLI)).await;
+    let throttle = RetryThrottle::new(4, 0.5).unwrap();
+    let mut client = Client::new(builder(&[&server]).retry_throttle(throttle).build().unwrap());
+    let attempts = async |client: &mut Client| {
+        let before = one.requests();
+        behaving(client, "error-code-14").await.unwrap_err();
+        one.requests() - before
+    };
+    assert_eq!(attempts(&mut client).await, 2, "A6: with 3 tokens of 4 it is tried again, with 2 it is not");
+    assert_eq!(attempts(&mut client).await, 1, "A6: 1 of 4");
+    for _ in 0..5 {
+        call(&mut client).await.unwrap();
+    }
+    assert_eq!(attempts(&mut client.clone()).await, 2, "A6: 3.5 less one");
 }
 
 /// One call with a behaviour.

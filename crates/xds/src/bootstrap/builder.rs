@@ -244,7 +244,7 @@ fn check_files(identity: Option<&IdentityFiles>, ca: Option<&Path>, spiffe: Opti
     check_path("spiffe_trust_bundle_map_file", spiffe, faults);
 }
 
-fn check_path(field: &str, path: Option<&Path>, faults: &mut Faults) {
+fn check_path(field: &'static str, path: Option<&Path>, faults: &mut Faults) {
     if path.is_some_and(|path| path.as_os_str().is_empty()) {
         faults.field(field, |f| f.add("must not be empty"));
     }

@@ -1,21 +1,18 @@
-//! The environment variables that turn optional behaviours off, or an older one on.
+//! The environment variables that turn optional behaviours off.
 
 use super::Guards;
 
 impl Guards {
     /// Reads the guards through `var`, which answers like `std::env::var(..).ok()`.
     ///
-    /// What a gRFC guards is on unless its variable is `false`, in any case of letters. The one variable
-    /// that asks for an older behaviour counts only when it is `true`. Other values change nothing.
+    /// What a gRFC guards is on unless its variable is `false`, in any case of letters. Other values change nothing.
     pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Self {
-        let is = |name: &str, word: &str| var(name).is_some_and(|value| value.trim().eq_ignore_ascii_case(word));
-        let on = |name| !is(name, "false");
+        let on = |name: &str| !var(name).is_some_and(|value| value.trim().eq_ignore_ascii_case("false"));
         Self {
             fallback: on("GRPC_EXPERIMENTAL_XDS_FALLBACK"),
             endpoint_fallback: on("GRPC_EXPERIMENTAL_XDS_ENDPOINT_FALLBACK"),
             data_error_handling: on("GRPC_EXPERIMENTAL_XDS_DATA_ERROR_HANDLING"),
             federation: on("GRPC_EXPERIMENTAL_XDS_FEDERATION"),
-            aggregate_cluster_backward_compat: is("GRPC_XDS_AGGREGATE_CLUSTER_BACKWARD_COMPAT", "true"),
             authority_rewrite: on("GRPC_EXPERIMENTAL_XDS_AUTHORITY_REWRITE"),
             call_creds: on("GRPC_EXPERIMENTAL_XDS_BOOTSTRAP_CALL_CREDS"),
         }
@@ -34,14 +31,13 @@ mod tests {
     use super::Guards;
 
     #[test]
-    fn every_guard_but_the_backward_one_is_on_by_default() {
+    fn every_guard_is_on_by_default() {
         // B-45, and the design: what the seeds guard is on.
         let all_on = Guards {
             fallback: true,
             endpoint_fallback: true,
             data_error_handling: true,
             federation: true,
-            aggregate_cluster_backward_compat: false,
             authority_rewrite: true,
             call_creds: true,
         };
@@ -51,22 +47,20 @@ mod tests {
     }
 
     #[test]
-    fn false_in_any_case_turns_a_guard_off_and_true_asks_for_the_old_way() {
+    fn false_in_any_case_turns_a_guard_off() {
         // B-10, B-45
         let all_off = Guards {
             fallback: false,
             endpoint_fallback: false,
             data_error_handling: false,
             federation: false,
-            aggregate_cluster_backward_compat: false,
             authority_rewrite: false,
             call_creds: false,
         };
         for off in ["false", "FALSE", "False"] {
             assert_eq!(Guards::from_vars(|_| Some(off.to_owned())), all_off);
         }
-        let on = Guards { aggregate_cluster_backward_compat: true, ..Guards::default() };
-        assert_eq!(Guards::from_vars(|_| Some("True".to_owned())), on);
+        assert_eq!(Guards::from_vars(|_| Some("True".to_owned())), Guards::default());
     }
 
     #[test]
@@ -81,7 +75,6 @@ mod tests {
             ("GRPC_EXPERIMENTAL_XDS_FEDERATION", Guards { federation: false, ..on }),
             ("GRPC_EXPERIMENTAL_XDS_AUTHORITY_REWRITE", Guards { authority_rewrite: false, ..on }),
             ("GRPC_EXPERIMENTAL_XDS_BOOTSTRAP_CALL_CREDS", Guards { call_creds: false, ..on }),
-            ("GRPC_XDS_AGGREGATE_CLUSTER_BACKWARD_COMPAT", on),
         ] {
             assert_eq!(off(variable), guards, "{variable}");
         }

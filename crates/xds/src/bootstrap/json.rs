@@ -9,7 +9,7 @@ use crate::invalid::Faults;
 /// Reads field `name` of `object` with `read`. Absent and `null` are the same, as in proto JSON.
 pub(super) fn optional<'a, T>(
     object: &'a Map<String, Value>,
-    name: &str,
+    name: &'static str,
     faults: &mut Faults,
     read: impl FnOnce(&'a Value, &mut Faults) -> Option<T>,
 ) -> Option<T> {
@@ -22,7 +22,7 @@ pub(super) fn optional<'a, T>(
 /// As [`optional`], and the field must be there.
 pub(super) fn required<'a, T>(
     object: &'a Map<String, Value>,
-    name: &str,
+    name: &'static str,
     faults: &mut Faults,
     read: impl FnOnce(&'a Value, &mut Faults) -> Option<T>,
 ) -> Option<T> {

@@ -171,8 +171,7 @@ pub struct FileWatcherConfig {
     pub refresh_interval: Duration,
 }
 
-/// Behaviours that an environment variable can turn off. All are on by default, except where
-/// the variable asks for an older behaviour. See [`Guards::from_vars`].
+/// Behaviours that an environment variable can turn off. All are on by default. See [`Guards::from_vars`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Guards {
     /// `GRPC_EXPERIMENTAL_XDS_FALLBACK` (A71).
@@ -183,8 +182,6 @@ pub struct Guards {
     pub data_error_handling: bool,
     /// `GRPC_EXPERIMENTAL_XDS_FEDERATION` (A47).
     pub federation: bool,
-    /// `GRPC_XDS_AGGREGATE_CLUSTER_BACKWARD_COMPAT` (A75); off by default.
-    pub aggregate_cluster_backward_compat: bool,
     /// `GRPC_EXPERIMENTAL_XDS_AUTHORITY_REWRITE` (A81).
     pub authority_rewrite: bool,
     /// `GRPC_EXPERIMENTAL_XDS_BOOTSTRAP_CALL_CREDS` (A97).

@@ -176,7 +176,7 @@ fn locality(value: &Value, faults: &mut Faults) -> Option<NodeLocality> {
     })
 }
 
-fn owned_string(object: &Map<String, Value>, name: &str, faults: &mut Faults) -> String {
+fn owned_string(object: &Map<String, Value>, name: &'static str, faults: &mut Faults) -> String {
     optional(object, name, faults, string).unwrap_or_default().to_owned()
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::config::ResolvedEndpoints;
 use super::{Action, DepsSettings};
 use crate::resource::endpoint::{
-    Addresses, Endpoint, EndpointSource, HealthStatus, Locality, LocalityEndpoints, Priority,
+    Addresses, Endpoint, EndpointNames, EndpointSource, HealthStatus, Locality, LocalityEndpoints, Priority,
 };
 use crate::resource::{EndpointCollection, Endpoints};
 use crate::{Choose, Time};
@@ -217,8 +217,7 @@ fn endpoints_of(name: &DnsName, addresses: &[SocketAddr]) -> Arc<ResolvedEndpoin
         addresses,
         weight: 1,
         health: HealthStatus::Unknown,
-        hostname: Some(name.to_string().into()),
-        hash_key: None,
+        names: Some(Arc::new(EndpointNames { hostname: Some(name.to_string().into()), hash_key: None })),
     };
     let locality = LocalityEndpoints {
         locality: Arc::new(Locality::default()),

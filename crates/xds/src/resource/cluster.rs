@@ -385,7 +385,7 @@ fn value_or(pb: Option<UInt32Value>, default: u32) -> u32 {
     pb.map_or(default, |value| value.value)
 }
 
-fn percent_or(field: &str, pb: Option<UInt32Value>, default: u32, faults: &mut Faults) -> u32 {
+fn percent_or(field: &'static str, pb: Option<UInt32Value>, default: u32, faults: &mut Faults) -> u32 {
     let percent = value_or(pb, default);
     if percent > 100 {
         faults.field(field, |f| f.add(format!("{percent} is not a percentage: expected at most 100")));
@@ -393,7 +393,7 @@ fn percent_or(field: &str, pb: Option<UInt32Value>, default: u32, faults: &mut F
     percent
 }
 
-fn duration_or(field: &str, pb: Option<PbDuration>, default_secs: u64, faults: &mut Faults) -> Duration {
+fn duration_or(field: &'static str, pb: Option<PbDuration>, default_secs: u64, faults: &mut Faults) -> Duration {
     pb.and_then(|duration| faults.field(field, |f| fields::duration(&duration, f)))
         .unwrap_or(Duration::from_secs(default_secs))
 }

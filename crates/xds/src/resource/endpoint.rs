@@ -12,11 +12,15 @@ use envoy_types::pb::xds::core::v3::CollectionEntry;
 use envoy_types::pb::xds::core::v3::collection_entry::ResourceSpecifier;
 use pb::cluster_load_assignment::policy::DropOverload;
 use pb::lb_endpoint::HostIdentifier;
-use pb::locality_lb_endpoints::LbConfig;
+use prost::Message;
 
 use super::fields;
 use crate::bootstrap::NodeLocality;
 use crate::invalid::{Faults, Invalid};
+
+mod wire;
+
+pub(super) use wire::Assignment;
 
 /// Endpoints of a cluster by priority.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -73,6 +77,13 @@ pub struct Endpoint {
     pub weight: u32,
     /// Its health.
     pub health: HealthStatus,
+    /// Its names. Few have any, so that those without pay for one pointer.
+    pub names: Option<Arc<EndpointNames>>,
+}
+
+/// What an endpoint may be called.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct EndpointNames {
     /// `endpoint.hostname` if not empty (A81).
     pub hostname: Option<Arc<str>>,
     /// `envoy.lb` / `hash_key` of its metadata (A76).
@@ -134,7 +145,7 @@ impl Endpoints {
     /// Checks a ClusterLoadAssignment.
     ///
     /// Localities and endpoints are not counted: what is kept of one takes a small multiple of its bytes.
-    pub fn parse(pb: &pb::ClusterLoadAssignment) -> Result<Self, Invalid> {
+    pub(super) fn parse(pb: &Assignment) -> Result<Self, Invalid> {
         with_distinct_addresses(|addresses, faults| Self {
             priorities: faults.field("endpoints", |f| priorities(&pb.endpoints, addresses, f)),
             drops: pb.policy.as_ref().map_or_else(Vec::new, |policy| {
@@ -146,7 +157,7 @@ impl Endpoints {
 
 impl EndpointCollection {
     /// Checks an LbEndpointCollection.
-    pub fn parse(pb: &pb::LbEndpointCollection) -> Result<Self, Invalid> {
+    pub(super) fn parse(pb: &pb::LbEndpointCollection) -> Result<Self, Invalid> {
         with_distinct_addresses(|addresses, faults| {
             faults.field("entries", |f| Self::collect(&pb.entries, f, |entry, f| collection_entry(entry, addresses, f)))
         })
@@ -198,9 +209,28 @@ impl Endpoint {
             addresses: faults.field("endpoint", |f| Addresses::parse(endpoint, addresses, f))?,
             weight,
             health,
-            hostname: non_empty(&endpoint.hostname),
-            hash_key: pb.metadata.as_ref().and_then(hash_key),
+            names: EndpointNames {
+                hostname: non_empty(&endpoint.hostname),
+                hash_key: pb.metadata.as_ref().and_then(hash_key),
+            }
+            .unless_empty(),
         })
+    }
+
+    /// `endpoint.hostname` if not empty (A81).
+    pub fn hostname(&self) -> Option<&Arc<str>> {
+        self.names.as_ref()?.hostname.as_ref()
+    }
+
+    /// `envoy.lb` / `hash_key` of its metadata (A76).
+    pub fn hash_key(&self) -> Option<&Arc<str>> {
+        self.names.as_ref()?.hash_key.as_ref()
+    }
+}
+
+impl EndpointNames {
+    fn unless_empty(self) -> Option<Arc<Self>> {
+        (self.hostname.is_some() || self.hash_key.is_some()).then(|| Arc::new(self))
     }
 }
 
@@ -235,7 +265,7 @@ impl HealthStatus {
 }
 
 /// The localities by priority; `faults` is at the list.
-fn priorities(pb: &[pb::LocalityLbEndpoints], addresses: &mut SeenAddresses, faults: &mut Faults) -> Vec<Priority> {
+fn priorities(pb: &[wire::LocalityAssignment], addresses: &mut SeenAddresses, faults: &mut Faults) -> Vec<Priority> {
     let mut priorities = Vec::new();
     // Sum of the weights by priority; 64 bits, so that it cannot wrap. Zero: no locality has that priority.
     let mut weights = Vec::new();
@@ -285,7 +315,7 @@ fn priorities(pb: &[pb::LocalityLbEndpoints], addresses: &mut SeenAddresses, fau
 impl LocalityEndpoints {
     /// Checks a LocalityLbEndpoints that has a weight; `faults` is at it.
     fn parse(
-        pb: &pb::LocalityLbEndpoints,
+        pb: &wire::LocalityAssignment,
         weight: u32,
         addresses: &mut SeenAddresses,
         faults: &mut Faults,
@@ -293,14 +323,20 @@ impl LocalityEndpoints {
         if let Some(metadata) = &pb.metadata {
             faults.field("metadata", |f| fields::check_metadata(metadata, f));
         }
-        let source = match &pb.lb_config {
-            Some(LbConfig::LedsClusterLocalityConfig(leds)) => faults
+        let source = match &pb.leds_cluster_locality_config {
+            Some(leds) => faults
                 .field("leds_cluster_locality_config", |f| collection_name(leds, f))
                 .map(EndpointSource::Collection),
-            _ => {
+            None => {
                 let endpoints = faults.field("lb_endpoints", |f| {
-                    EndpointCollection::collect(&pb.lb_endpoints, f, |endpoint, f| {
-                        Endpoint::parse(endpoint, addresses, f)
+                    EndpointCollection::collect(&pb.lb_endpoints, f, |bytes, f| {
+                        match pb::LbEndpoint::decode(bytes.as_ref()) {
+                            Ok(endpoint) => Endpoint::parse(&endpoint, addresses, f),
+                            Err(error) => {
+                                f.add(format!("cannot be decoded: {error}"));
+                                None
+                            }
+                        }
                     })
                 });
                 Some(EndpointSource::Inline(Arc::new(endpoints)))

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::{Buf, Bytes};
 use envoy_types::pb::envoy::config as pb;
 use prost::Message;
 
@@ -148,42 +149,42 @@ pub struct Decoded {
 }
 
 /// Decodes and checks the bytes of one resource.
-pub fn decode(resource_type: ResourceType, bytes: &[u8], cx: ParseContext<'_>) -> Decoded {
-    fn message<M: Message + Default>(bytes: &[u8]) -> Result<M, Invalid> {
+pub fn decode(resource_type: ResourceType, bytes: &Bytes, cx: ParseContext<'_>) -> Decoded {
+    fn message<M: Message + Default>(bytes: impl Buf) -> Result<M, Invalid> {
         M::decode(bytes).map_err(|error| Invalid::one("", format!("cannot be decoded: {error}")))
     }
     fn undecodable(invalid: Invalid) -> Decoded {
         Decoded { name: None, result: Err(invalid) }
     }
     match resource_type {
-        ResourceType::Listener => match message::<pb::listener::v3::Listener>(bytes) {
+        ResourceType::Listener => match message::<pb::listener::v3::Listener>(bytes.as_ref()) {
             Ok(pb) => Decoded {
                 result: Listener::parse(&pb, cx).map(|r| Resource::Listener(Arc::new(r))),
                 name: Some(pb.name),
             },
             Err(invalid) => undecodable(invalid),
         },
-        ResourceType::RouteConfig => match message::<pb::route::v3::RouteConfiguration>(bytes) {
+        ResourceType::RouteConfig => match message::<pb::route::v3::RouteConfiguration>(bytes.as_ref()) {
             Ok(pb) => Decoded {
                 result: RouteConfig::parse(&pb, cx).map(|r| Resource::RouteConfig(Arc::new(r))),
                 name: Some(pb.name),
             },
             Err(invalid) => undecodable(invalid),
         },
-        ResourceType::Cluster => match message::<pb::cluster::v3::Cluster>(bytes) {
+        ResourceType::Cluster => match message::<pb::cluster::v3::Cluster>(bytes.as_ref()) {
             Ok(pb) => {
                 Decoded { result: Cluster::parse(&pb, cx).map(|r| Resource::Cluster(Arc::new(r))), name: Some(pb.name) }
             }
             Err(invalid) => undecodable(invalid),
         },
-        ResourceType::Endpoints => match message::<pb::endpoint::v3::ClusterLoadAssignment>(bytes) {
+        ResourceType::Endpoints => match message::<endpoint::Assignment>(bytes.clone()) {
             Ok(pb) => Decoded {
                 result: Endpoints::parse(&pb).map(|r| Resource::Endpoints(Arc::new(r))),
                 name: Some(pb.cluster_name),
             },
             Err(invalid) => undecodable(invalid),
         },
-        ResourceType::EndpointCollection => match message::<pb::endpoint::v3::LbEndpointCollection>(bytes) {
+        ResourceType::EndpointCollection => match message::<pb::endpoint::v3::LbEndpointCollection>(bytes.as_ref()) {
             Ok(pb) => Decoded {
                 result: EndpointCollection::parse(&pb).map(|r| Resource::EndpointCollection(Arc::new(r))),
                 name: None,

@@ -218,7 +218,7 @@ fn check_context(pb: &pb::CertificateValidationContext, faults: &mut Faults) {
     check_absent(&unsupported, faults);
 }
 
-fn check_absent(unsupported: &[(&str, bool)], faults: &mut Faults) {
+fn check_absent(unsupported: &[(&'static str, bool)], faults: &mut Faults) {
     for (field, present) in unsupported {
         if *present {
             faults.field(field, |f| f.add("not supported"));

@@ -1,4 +1,4 @@
-//! Metrics of calls and attempts (A66, A78, A89, A96, S-60 to S-64), and what traces need to know of them.
+//! Metrics of calls and attempts (A66, A78, A89, A96, S-61 to S-64), and what traces need to know of them.
 //!
 //! An attempt begins when there is a configuration to decide by, and includes the time that it takes to pick an
 //! endpoint. What was begun and not ended is cancelled when its observer is dropped.
@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
-use mainstay_lb::Origin;
+use mainstay_lb::{Failure, Origin};
+use mainstay_xds::resource::endpoint::Locality;
 use opentelemetry::KeyValue;
 use tonic::body::Body;
 use tonic::{Code, GrpcMethod, Status};
@@ -63,8 +64,10 @@ struct Attempt {
     trace: Trace,
     /// Whether it waits, or waited, for a pick.
     waits: bool,
-    /// Of the last pick (S-64).
-    origin: Option<Arc<Origin>>,
+    /// The leaf cluster of the last pick (S-64).
+    cluster: Option<Arc<str>>,
+    /// The locality of the last pick, if that was successful (S-63).
+    locality: Option<Arc<Locality>>,
     sent: SentObserver,
     received: Messages,
 }
@@ -106,18 +109,18 @@ impl ChannelObserver {
 
 impl CallObserver {
     /// The RPC waits: for a configuration, or for an endpoint to be picked.
-    pub(crate) fn wait(&mut self, no_config: bool) {
-        let Some(call) = &mut self.0 else { return };
-        match no_config {
-            true => call.waits = true,
-            false => call.attempt().waits = true,
+    pub(crate) fn wait(&mut self, why: &Failure) {
+        match &mut self.0 {
+            Some(call) if why.no_config => call.waits = true,
+            Some(call) => call.attempt().miss(why).waits = true,
+            None => {}
         }
     }
 
     /// The RPC cannot be sent. Without a configuration there was no attempt.
-    pub(crate) fn give_up(&mut self, no_config: bool) {
-        if let Some(call) = self.0.as_mut().filter(|_| !no_config) {
-            call.attempt();
+    pub(crate) fn give_up(&mut self, why: &Failure) {
+        if let Some(call) = self.0.as_mut().filter(|_| !why.no_config) {
+            call.attempt().miss(why);
         }
     }
 
@@ -128,7 +131,7 @@ impl CallObserver {
         if std::mem::take(&mut attempt.waits) {
             attempt.trace.event("Delayed LB pick complete");
         }
-        attempt.origin = Some(origin.clone());
+        (attempt.cluster, attempt.locality) = (Some(origin.cluster.clone()), Some(origin.locality.clone()));
     }
 
     /// The attempt is about to be sent with these headers. Whoever sends its body tells the answer.
@@ -200,7 +203,8 @@ impl Call {
             start,
             trace,
             waits: false,
-            origin: None,
+            cluster: None,
+            locality: None,
             sent: SentObserver(Some(Arc::new(sent))),
             received: Messages::default(),
         }
@@ -214,7 +218,7 @@ impl Call {
         let instruments = telemetry.instruments();
         if instruments.of_attempts() {
             let mut labels = vec![self.method_label(), self.target_label(), KeyValue::new(STATUS, name(code))];
-            origin_labels(telemetry.labels(), attempt.origin.as_deref(), &mut labels);
+            origin_labels(telemetry.labels(), attempt.cluster.as_ref(), attempt.locality.as_deref(), &mut labels);
             if let Some(histogram) = &instruments.attempt_duration {
                 histogram.record(end.duration_since(attempt.start).as_secs_f64(), &labels);
             }
@@ -259,6 +263,14 @@ impl Call {
 
     fn target_label(&self) -> KeyValue {
         KeyValue::new(TARGET, self.of.target.clone())
+    }
+}
+
+impl Attempt {
+    /// A pick found no endpoint.
+    fn miss(&mut self, why: &Failure) -> &mut Self {
+        (self.cluster, self.locality) = (why.cluster.clone(), None);
+        self
     }
 }
 

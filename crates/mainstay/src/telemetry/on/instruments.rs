@@ -22,6 +22,10 @@ pub(super) struct Instruments {
     pub(super) open_connections: Option<UpDownCounter<i64>>,
     pub(super) ejections_enforced: Option<Counter<u64>>,
     pub(super) ejections_unenforced: Option<Counter<u64>>,
+    pub(super) rr_fallback: Option<Counter<u64>>,
+    pub(super) weights_not_yet_usable: Option<Counter<u64>>,
+    pub(super) weights_stale: Option<Counter<u64>>,
+    pub(super) weights: Option<Histogram<f64>>,
     pub(super) server_failure: Option<Counter<u64>>,
     pub(super) updates_valid: Option<Counter<u64>>,
     pub(super) updates_invalid: Option<Counter<u64>>,
@@ -92,6 +96,15 @@ impl Instruments {
             }),
             ejections_enforced: counter(&EJECTIONS_ENFORCED),
             ejections_unenforced: counter(&EJECTIONS_UNENFORCED),
+            rr_fallback: counter(&RR_FALLBACK),
+            weights_not_yet_usable: counter(&WEIGHTS_NOT_YET_USABLE),
+            weights_stale: counter(&WEIGHTS_STALE),
+            // A78 names no buckets.
+            weights: on(&WEIGHTS).map(|meter| {
+                let metric = WEIGHTS;
+                let builder = meter.f64_histogram(metric.name).with_unit(metric.unit);
+                builder.with_description(metric.description).build()
+            }),
             server_failure: counter(&SERVER_FAILURE),
             updates_valid: counter(&UPDATES_VALID),
             updates_invalid: counter(&UPDATES_INVALID),
@@ -217,6 +230,32 @@ const EJECTIONS_UNENFORCED: Metric = Metric {
     stable: false,
 };
 
+// weighted_round_robin (A78).
+const RR_FALLBACK: Metric = Metric {
+    name: "grpc.lb.wrr.rr_fallback",
+    unit: "{update}",
+    description: "Scheduler updates with too few usable weights, so that all endpoints have the same share.",
+    stable: false,
+};
+const WEIGHTS_NOT_YET_USABLE: Metric = Metric {
+    name: "grpc.lb.wrr.endpoint_weight_not_yet_usable",
+    unit: "{endpoint}",
+    description: "Endpoints in scheduler updates that have not reported, or not for the blackout period.",
+    stable: false,
+};
+const WEIGHTS_STALE: Metric = Metric {
+    name: "grpc.lb.wrr.endpoint_weight_stale",
+    unit: "{endpoint}",
+    description: "Endpoints in scheduler updates whose latest weight is older than the expiration period.",
+    stable: false,
+};
+const WEIGHTS: Metric = Metric {
+    name: "grpc.lb.wrr.endpoint_weights",
+    unit: "{weight}",
+    description: "Weight of each endpoint in each scheduler update; zero if it is not usable.",
+    stable: false,
+};
+
 // XdsClient (A78).
 const CONNECTED: Metric = Metric {
     name: "grpc.xds_client.connected",
@@ -250,7 +289,7 @@ const RESOURCES: Metric = Metric {
 };
 
 /// Every metric.
-pub(super) const METRICS: [Metric; 19] = [
+pub(super) const METRICS: [Metric; 23] = [
     ATTEMPT_STARTED,
     ATTEMPT_DURATION,
     ATTEMPT_SENT,
@@ -265,6 +304,10 @@ pub(super) const METRICS: [Metric; 19] = [
     OPEN_CONNECTIONS,
     EJECTIONS_ENFORCED,
     EJECTIONS_UNENFORCED,
+    RR_FALLBACK,
+    WEIGHTS_NOT_YET_USABLE,
+    WEIGHTS_STALE,
+    WEIGHTS,
     CONNECTED,
     SERVER_FAILURE,
     UPDATES_VALID,

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use mainstay_lb::{Connectivity, Origin};
+use mainstay_xds::resource::endpoint::Locality;
 use opentelemetry::KeyValue;
 
 use super::TARGET;
@@ -34,7 +35,7 @@ impl SubchannelObserver {
     pub(super) fn new(telemetry: &Telemetry, target: &Arc<str>, origin: &Origin, secure: bool) -> Self {
         Self(telemetry.instruments().of_subchannels().then(|| {
             let mut labels = vec![KeyValue::new(TARGET, target.clone())];
-            origin_labels(telemetry.labels(), Some(origin), &mut labels);
+            origin_labels(telemetry.labels(), Some(&origin.cluster), Some(&origin.locality), &mut labels);
             let (connecting, open) = (false, false);
             Box::new(Observing { telemetry: telemetry.clone(), labels, secure, connecting, open })
         }))
@@ -110,18 +111,22 @@ impl Observing {
     }
 }
 
-/// Adds those of the optional labels of an endpoint that are on; empty if it is not known (S-63, S-64).
-pub(super) fn origin_labels(on: Labels, origin: Option<&Origin>, labels: &mut Vec<KeyValue>) {
+/// Adds those of the optional labels of an endpoint that are on; empty if they are not known (S-63, S-64).
+pub(super) fn origin_labels(
+    on: Labels,
+    cluster: Option<&Arc<str>>,
+    locality: Option<&Locality>,
+    labels: &mut Vec<KeyValue>,
+) {
     if on.locality {
-        let locality = origin.map_or_else(String::new, |Origin { locality, .. }| {
+        let locality = locality.map_or_else(String::new, |locality| {
             let (region, zone, sub_zone) = (&locality.region, &locality.zone, &locality.sub_zone);
             format!("{{region={region:?}, zone={zone:?}, sub_zone={sub_zone:?}}}")
         });
         labels.push(KeyValue::new(LOCALITY, locality));
     }
     if on.backend_service {
-        let cluster = origin.map(|origin| origin.cluster.clone()).unwrap_or_default();
-        labels.push(KeyValue::new(BACKEND_SERVICE, cluster));
+        labels.push(KeyValue::new(BACKEND_SERVICE, cluster.cloned().unwrap_or_default()));
     }
 }
 
@@ -157,3 +162,27 @@ const GOAWAYS: [&str; 14] = [
     "GOAWAY INADEQUATE_SECURITY",
     "GOAWAY HTTP_1_1_REQUIRED",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_of_a_connection_has_its_word() {
+        let ends = [
+            (Disconnect::GoAway(0), "GOAWAY NO_ERROR"),
+            (Disconnect::GoAway(11), "GOAWAY ENHANCE_YOUR_CALM"),
+            (Disconnect::GoAway(13), "GOAWAY HTTP_1_1_REQUIRED"),
+            (Disconnect::GoAway(99), "GOAWAY INTERNAL_ERROR"),
+            (Disconnect::Shutdown, "subchannel shutdown"),
+            (Disconnect::Reset, "connection reset"),
+            (Disconnect::TimedOut, "connection timed out"),
+            (Disconnect::Aborted, "connection aborted"),
+            (Disconnect::Socket, "socket error"),
+            (Disconnect::Unknown, "unknown"),
+        ];
+        for (end, word) in ends {
+            assert_eq!(name(end), word, "S-76");
+        }
+    }
+}

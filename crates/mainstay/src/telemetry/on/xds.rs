@@ -187,3 +187,24 @@ const RESOURCE_TYPE: &str = "grpc.xds.resource_type";
 
 /// The authority of names without one (S-71).
 const OLD_NAMES: &str = "#old";
+
+#[cfg(test)]
+mod tests {
+    use mainstay_xds::resource::ResourceType;
+
+    use super::*;
+
+    #[test]
+    fn every_state_of_the_cache_has_its_word() {
+        let word = |state, cached| {
+            let (authority, resource_type) = (AuthorityKey::TopLevel, ResourceType::Cluster);
+            cache_state(&ResourceCount { authority, resource_type, state, cached, count: 1 })
+        };
+        use ResourceState::{Acked, DoesNotExist, Nacked, ReceivedError, Requested, TimedOut};
+        let bare = [Requested, TimedOut, DoesNotExist, Nacked, ReceivedError].map(|state| word(state, false));
+        assert_eq!(bare, ["requested", "timeout", "does_not_exist", "nacked", "received_error"], "S-72");
+        let cached = [Acked, DoesNotExist, Nacked, ReceivedError].map(|state| word(state, true));
+        let words = ["acked", "does_not_exist_but_cached", "nacked_but_cached", "received_error_but_cached"];
+        assert_eq!(cached, words, "S-72");
+    }
+}

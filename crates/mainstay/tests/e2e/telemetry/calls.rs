@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use envoy_types::pb::envoy::config::endpoint::v3::cluster_load_assignment::Policy;
+use envoy_types::pb::envoy::config::endpoint::v3::cluster_load_assignment::policy::DropOverload;
+use envoy_types::pb::envoy::r#type::v3::FractionalPercent;
+use mainstay_control_plane::resources;
 use mainstay_testservice::BEHAVIOR_KEY;
 use mainstay_testservice::proto::{Payload, SimpleRequest};
 use tonic::{Code, Status};
 use tower_service::Service;
 
 use super::collect::{Metrics, Value};
-use crate::common::{Client, backends, builder, call, control_plane, service};
+use crate::common::{Client, backends, builder, call, control_plane, in_time, service};
 use crate::retry::with_policy;
 
 #[tokio::test]
@@ -118,6 +122,31 @@ async fn calls_that_end_early_have_the_status_that_the_caller_sees() {
         [of(unary, "CANCELLED"), of(unary, "DEADLINE_EXCEEDED"), of(unary, "OK"), of("other", "UNIMPLEMENTED")];
     assert_eq!(metrics.numbers(CALL_DURATION), expected, "S-61");
     assert_eq!(metrics.numbers(DURATION), expected);
+}
+
+#[tokio::test]
+async fn picks_that_fail_are_attempts_at_the_cluster_and_at_no_locality() {
+    let server = control_plane(service(&[])).await;
+    let metrics = Metrics::new();
+    let telemetry = metrics.telemetry().optional_label("grpc.lb.locality").optional_label("grpc.lb.backend_service");
+    let mut client = Client::new(builder(&[&server]).telemetry(telemetry.build()).build().unwrap());
+    assert_eq!(call(&mut client).await.unwrap_err().code(), Code::Unavailable);
+    let method = "grpc.method=grpc.testing.TestService/UnaryCall";
+    let labels = format!(
+        "grpc.lb.backend_service=service grpc.lb.locality= {method} grpc.status=UNAVAILABLE grpc.target=xds:///service"
+    );
+    for name in [DURATION, SENT, RECEIVED] {
+        assert_eq!(metrics.numbers(name), [(labels.clone(), 1)], "S-63, S-64: {name}");
+    }
+
+    let mut endpoints = resources::endpoints::<&str>("service", []);
+    let all = Some(FractionalPercent { numerator: 100, denominator: 0 });
+    let drop = DropOverload { category: "all".into(), drop_percentage: all };
+    endpoints.policy = Some(Policy { drop_overloads: vec![drop], ..Default::default() });
+    server.control_plane().update(|snapshot| snapshot.insert(endpoints));
+    in_time(async { while !call(&mut client).await.unwrap_err().message().contains("EDS-configured drop") {} }).await;
+    assert_eq!(metrics.of(DURATION).unwrap().points.len(), 1, "S-64: of a drop as well");
+    assert_eq!(metrics.of(DURATION).unwrap().points[0].0, labels, "S-64");
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ async fn metrics_of_subchannels_have_the_names_units_and_labels_of_a94() {
 
     // The endpoint says good-bye, and attempts fail until it is back.
     one.stop_gracefully().await;
-    metrics.until(LOST, &[(&lost("GOAWAY NO_ERROR"), 1)]).await;
+    metrics.until(LOST, &[(&lost("GOAWAY NO_ERROR"), 1)]).await; // S-76
     metrics.until(OPEN, &[(&open, 0)]).await;
     while metrics.of(FAILED).is_none() {
         tokio::task::yield_now().await;
@@ -49,7 +49,8 @@ async fn metrics_of_subchannels_have_the_names_units_and_labels_of_a94() {
         }
     };
     in_time(moved).await;
-    assert_eq!((metrics.numbers(OPEN), one.open_connections()), (vec![(open.clone(), 1)], 1));
+    let kept = (metrics.numbers(OPEN), one.open_connections());
+    assert_eq!(kept, (vec![(open.clone(), 1)], 1), "S-77 would have a new one; it costs a connection");
 
     // It leaves.
     server.control_plane().set(service(&[]));

@@ -17,7 +17,7 @@ async fn metrics_of_the_xds_client_have_the_names_units_and_labels_of_a78() {
     call(&mut client).await.unwrap();
 
     let of_server = format!("grpc.target=xds:///service grpc.xds.server={}", server.addr());
-    metrics.until("grpc.xds_client.connected", &[(&of_server, 1)]).await;
+    metrics.until("grpc.xds_client.connected", &[(&of_server, 1)]).await; // S-70, S-71
     assert_eq!(metrics.of("grpc.xds_client.connected").unwrap().unit, "{bool}");
     assert_eq!(metrics.of("grpc.xds_client.server_failure"), None, "S-73");
 

@@ -548,7 +548,7 @@ fn short_cause(cause: &str) -> &str {
 fn short_faults(kind: ResourceType, text: String) -> String {
     let bootstrap = Bootstrap::builder().server(ServerConfig::insecure("a")).build().expect("a good bootstrap");
     let cx = ParseContext { bootstrap: &bootstrap, server: &bootstrap.servers[0] };
-    let faults = |bytes: &[u8]| match decode(kind, bytes, cx).result {
+    let faults = |bytes: &[u8]| match decode(kind, &Bytes::copy_from_slice(bytes), cx).result {
         Ok(_) => panic!("an invalid {kind} is valid"),
         Err(invalid) => invalid.to_string(),
     };

@@ -445,8 +445,7 @@ fn collection(ports: &[u16]) -> EndpointCollection {
         addresses: Addresses::One(address(*port)),
         weight: 1,
         health: HealthStatus::Unknown,
-        hostname: None,
-        hash_key: None,
+        names: None,
     };
     EndpointCollection { endpoints: ports.iter().map(endpoint).collect() }
 }

@@ -359,8 +359,9 @@ fn r78_lrs_goes_to_the_server_that_sent_the_cluster() {
     let bootstrap = bootstrap();
     for server in &bootstrap.servers {
         let parsed = Cluster::parse(&pb, ParseContext { bootstrap: &bootstrap, server }).unwrap();
-        assert_eq!(parsed.lrs_server.as_ref(), Some(server));
+        assert_eq!(parsed.lrs_server.as_ref(), Some(server), "C-68: always one of the bootstrap");
     }
+    // C-68: no other server can be named.
     assert_faults(&pb::Cluster { lrs_server: ads_source(), ..eds("c") }, &["lrs_server: must be self"]);
     let unset = Some(core::ConfigSource::default());
     assert_faults(&pb::Cluster { lrs_server: unset, ..eds("c") }, &["lrs_server: must be self"]);
@@ -430,11 +431,11 @@ fn r2_one_error_names_every_fault() {
 fn r111_decoding_tells_the_name_of_the_resource() {
     let bootstrap = bootstrap();
     let cx = ParseContext { bootstrap: &bootstrap, server: &bootstrap.servers[0] };
-    let decoded = decode(ResourceType::Cluster, &eds("c").encode_to_vec(), cx);
+    let decoded = decode(ResourceType::Cluster, &eds("c").encode_to_vec().into(), cx);
     assert_eq!(decoded.name.as_deref(), Some("c"));
     assert!(matches!(decoded.result, Ok(Resource::Cluster(_))));
     let assignment = pb_endpoint::ClusterLoadAssignment { cluster_name: "e".into(), ..Default::default() };
-    let decoded = decode(ResourceType::Endpoints, &assignment.encode_to_vec(), cx);
+    let decoded = decode(ResourceType::Endpoints, &assignment.encode_to_vec().into(), cx);
     assert_eq!(decoded.name.as_deref(), Some("e"));
     assert!(matches!(decoded.result, Ok(Resource::Endpoints(_))));
 }

@@ -1,5 +1,6 @@
 //! `spec/04` sections 6 and 7, rule by rule.
 
+use bytes::Bytes;
 use envoy_types::pb::envoy::config::cluster::v3::Cluster as PbCluster;
 use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
 use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
@@ -10,21 +11,22 @@ use envoy_types::pb::xds::core::v3::ResourceLocator;
 use envoy_types::pb::xds::core::v3::collection_entry::InlineEntry;
 use pb::cluster_load_assignment::Policy;
 use pb::endpoint::AdditionalAddress;
+use pb::locality_lb_endpoints::LbConfig;
 use proptest::prelude::{Strategy, any, prop, proptest};
 use proptest::test_runner::{Config, RngSeed};
-use prost::{Message, Name};
+use prost::Name;
 
 use super::*;
 
 #[test]
 fn an_endpoint_stays_small() {
     // A cluster may have a hundred thousand of them.
-    assert!(size_of::<Endpoint>() <= 96, "{} bytes", size_of::<Endpoint>());
+    assert!(size_of::<Endpoint>() <= 48, "{} bytes", size_of::<Endpoint>());
 }
 
 #[test]
 fn r112_no_localities_is_valid() {
-    assert_eq!(Endpoints::parse(&assignment([])).unwrap(), Endpoints::default());
+    assert_eq!(parse(&assignment([])).unwrap(), Endpoints::default());
 }
 
 #[test]
@@ -38,7 +40,7 @@ fn r135_everything_that_is_read_is_in_the_value() {
             locality("c", 0, 4, []),
         ])
     };
-    let parsed = Endpoints::parse(&pb).unwrap();
+    let parsed = parse(&pb).unwrap();
     assert_eq!(parsed.drops, [DropCategory { category: "lb".into(), per_million: 250_000 }]);
     assert_eq!(parsed.priorities.len(), 2);
     let names = |p: usize| -> Vec<(&str, u32)> {
@@ -48,7 +50,7 @@ fn r135_everything_that_is_read_is_in_the_value() {
     assert_eq!(names(1), [("b", 7)]);
     let [only] = inline(&parsed, 1, 0) else { panic!("one endpoint expected") };
     assert_eq!(only.addresses, Addresses::One("[::1]:81".parse().unwrap()));
-    assert_eq!((only.weight, only.health, &only.hostname, &only.hash_key), (5, HealthStatus::Unknown, &None, &None));
+    assert_eq!((only.weight, only.health, &only.names), (5, HealthStatus::Unknown, &None));
 }
 
 #[test]
@@ -60,7 +62,7 @@ fn r113_a_locality_without_weight_is_skipped_with_all_its_faults() {
         ..locality("", 0, 1, [endpoint("not an address", 0)])
     };
     let zero = pb::LocalityLbEndpoints { load_balancing_weight: Some(UInt32Value { value: 0 }), ..unset.clone() };
-    let parsed = Endpoints::parse(&assignment([unset, zero, locality("a", 0, 1, [])])).unwrap();
+    let parsed = parse(&assignment([unset, zero, locality("a", 0, 1, [])])).unwrap();
     assert_eq!(parsed.priorities.len(), 1);
     assert_eq!(parsed.priorities[0].localities.len(), 1);
 }
@@ -69,14 +71,14 @@ fn r113_a_locality_without_weight_is_skipped_with_all_its_faults() {
 fn r114_a_used_locality_needs_its_name_which_may_be_empty() {
     let nameless = pb::LocalityLbEndpoints { locality: None, ..locality("", 0, 1, []) };
     assert_faults(&assignment([nameless]), &["endpoints[0].locality: must be set"]);
-    let parsed = Endpoints::parse(&assignment([locality("", 0, 1, [])])).unwrap();
+    let parsed = parse(&assignment([locality("", 0, 1, [])])).unwrap();
     assert_eq!(*parsed.priorities[0].localities[0].locality, Locality::default());
 }
 
 #[test]
 fn r115_a_locality_may_be_in_two_priorities_but_not_twice_in_one() {
     let same = |priority| locality("a", priority, 1, []);
-    assert_eq!(Endpoints::parse(&assignment([same(0), same(1)])).unwrap().priorities.len(), 2);
+    assert_eq!(parse(&assignment([same(0), same(1)])).unwrap().priorities.len(), 2);
     assert_faults(
         &assignment([same(0), same(1), locality("b", 0, 1, []), same(0)]),
         &["endpoints[3].locality: same locality as endpoints[0] in priority 0"],
@@ -86,13 +88,13 @@ fn r115_a_locality_may_be_in_two_priorities_but_not_twice_in_one() {
         locality: Some(core::Locality { region: "a".into(), zone: "z".into(), sub_zone: String::new() }),
         ..same(0)
     };
-    assert!(Endpoints::parse(&assignment([same(0), other_zone])).is_ok());
+    assert!(parse(&assignment([same(0), other_zone])).is_ok());
 }
 
 #[test]
 fn r116_priorities_have_no_gaps_in_whatever_order_they_come() {
     let at = |priority: u32| locality(&priority.to_string(), priority, 1, []);
-    assert_eq!(Endpoints::parse(&assignment([at(2), at(0), at(1)])).unwrap().priorities.len(), 3);
+    assert_eq!(parse(&assignment([at(2), at(0), at(1)])).unwrap().priorities.len(), 3);
     assert_faults(
         &assignment([at(4), at(2), at(0)]),
         &[
@@ -118,13 +120,13 @@ fn r116_a_huge_priority_is_rejected_by_its_number_alone() {
         &["endpoints[1].priority: 4294967295 is too large: at most 128"],
     );
     let most = (0..=Endpoints::MAX_PRIORITY).map(|priority| locality("a", priority, 1, []));
-    assert_eq!(Endpoints::parse(&assignment(most)).unwrap().priorities.len(), 129);
+    assert_eq!(parse(&assignment(most)).unwrap().priorities.len(), 129);
 }
 
 #[test]
 fn r117_locality_weights_of_one_priority_fit_32_bits_together() {
     let heavy = |name, priority| locality(name, priority, u32::MAX, []);
-    assert!(Endpoints::parse(&assignment([heavy("a", 0), heavy("b", 1)])).is_ok());
+    assert!(parse(&assignment([heavy("a", 0), heavy("b", 1)])).is_ok());
     assert_faults(
         &assignment([heavy("a", 0), locality("b", 0, 1, [])]),
         &["endpoints: the weights of priority 0 add up to 4294967296: at most 4294967295"],
@@ -133,7 +135,7 @@ fn r117_locality_weights_of_one_priority_fit_32_bits_together() {
 
 #[test]
 fn r118_a_locality_without_endpoints_is_valid() {
-    let parsed = Endpoints::parse(&assignment([locality("a", 0, 1, [])])).unwrap();
+    let parsed = parse(&assignment([locality("a", 0, 1, [])])).unwrap();
     assert_eq!(inline(&parsed, 0, 0), []);
 }
 
@@ -149,14 +151,14 @@ fn r119_unknown_healthy_and_draining_are_kept_and_the_rest_dropped_before_other_
         with_health(endpoint("10.0.0.1", 80), Degraded as i32),
         pb::LbEndpoint { health_status: 77, ..Default::default() },
     ];
-    let parsed = Endpoints::parse(&assignment([locality("a", 0, 1, dropped.into_iter().chain(good))])).unwrap();
+    let parsed = parse(&assignment([locality("a", 0, 1, dropped.into_iter().chain(good))])).unwrap();
     let kept: Vec<_> = inline(&parsed, 0, 0).iter().map(|e| e.health).collect();
     assert_eq!(kept, [HealthStatus::Healthy, HealthStatus::Unknown, HealthStatus::Draining]);
 }
 
 #[test]
 fn r120_endpoint_weight_is_one_by_default_and_never_zero() {
-    let parsed = Endpoints::parse(&assignment([locality("a", 0, 1, [endpoint("10.0.0.1", 80)])])).unwrap();
+    let parsed = parse(&assignment([locality("a", 0, 1, [endpoint("10.0.0.1", 80)])])).unwrap();
     assert_eq!(inline(&parsed, 0, 0)[0].weight, 1);
     assert_faults(
         &assignment([locality("a", 0, 1, [endpoint("10.0.0.1", 80), weighted(endpoint("10.0.0.2", 80), 0)])]),
@@ -168,7 +170,7 @@ fn r120_endpoint_weight_is_one_by_default_and_never_zero() {
 fn r120_endpoint_weights_of_one_locality_fit_32_bits_together() {
     let heavy = |ip| weighted(endpoint(ip, 80), u32::MAX);
     let apart = [locality("a", 0, 1, [heavy("10.0.0.1")]), locality("b", 0, 1, [heavy("10.0.0.2")])];
-    assert!(Endpoints::parse(&assignment(apart)).is_ok());
+    assert!(parse(&assignment(apart)).is_ok());
     assert_faults(
         &assignment([locality("a", 0, 1, [heavy("10.0.0.1"), endpoint("10.0.0.2", 80)])]),
         &["endpoints[0].lb_endpoints: the weights of the endpoints add up to 4294967296: at most 4294967295"],
@@ -216,7 +218,7 @@ fn r121_an_endpoint_needs_an_ip_address_and_a_port() {
 #[test]
 fn r121_additional_addresses_follow_the_first_in_order() {
     let many = with_additional(endpoint("10.0.0.1", 80), [address("::1", 80), address("10.0.0.2", 80)]);
-    let parsed = Endpoints::parse(&assignment([locality("a", 0, 1, [many])])).unwrap();
+    let parsed = parse(&assignment([locality("a", 0, 1, [many])])).unwrap();
     let addresses = &inline(&parsed, 0, 0)[0].addresses;
     let expected: Vec<SocketAddr> =
         ["10.0.0.1:80", "[::1]:80", "10.0.0.2:80"].map(|address| address.parse().unwrap()).into();
@@ -280,10 +282,13 @@ fn r123_hostname_and_hash_key_are_kept() {
     inner.hostname = "backend.example".into();
     let number = with_hash_key(endpoint("10.0.0.2", 80), Kind::NumberValue(1.0));
     let empty = with_hash_key(endpoint("10.0.0.3", 80), Kind::StringValue(String::new()));
-    let parsed = Endpoints::parse(&assignment([locality("a", 0, 1, [named, number, empty])])).unwrap();
+    let parsed = parse(&assignment([locality("a", 0, 1, [named, number, empty])])).unwrap();
     let [named, number, empty] = inline(&parsed, 0, 0) else { panic!("three endpoints expected") };
-    assert_eq!((named.hostname.as_deref(), named.hash_key.as_deref()), (Some("backend.example"), Some("k")));
-    assert_eq!((&number.hostname, &number.hash_key, &empty.hash_key), (&None, &None, &None));
+    assert_eq!(
+        (named.hostname().map(|name| &**name), named.hash_key().map(|key| &**key)),
+        (Some("backend.example"), Some("k"))
+    );
+    assert_eq!((&number.names, &empty.names), (&None, &None));
 }
 
 #[test]
@@ -312,7 +317,7 @@ fn r123_metadata_of_a_known_type_is_checked_at_both_levels() {
 #[test]
 fn r124_drops_are_scaled_to_a_million_and_capped() {
     let drops = vec![drop_overload("a", 50, 0), drop_overload("b", 5, 1), drop_overload("c", u32::MAX, 0)];
-    let parsed = Endpoints::parse(&with_drops(drops)).unwrap();
+    let parsed = parse(&with_drops(drops)).unwrap();
     let shares: Vec<u32> = parsed.drops.iter().map(|drop| drop.per_million).collect();
     assert_eq!(shares, [500_000, 500, 1_000_000]);
 }
@@ -338,7 +343,7 @@ fn r124_a_drop_needs_a_category_and_a_share() {
 #[test]
 fn r124_the_number_of_drops_is_bounded() {
     let drops = |n| with_drops(vec![drop_overload("a", 1, 0); n]);
-    assert_eq!(Endpoints::parse(&drops(128)).unwrap().drops.len(), 128);
+    assert_eq!(parse(&drops(128)).unwrap().drops.len(), 128);
     assert_faults(&drops(129), &["policy.drop_overloads: has 129 entries: at most 128"]);
 }
 
@@ -348,7 +353,7 @@ fn r125_a_collection_takes_the_place_of_inline_endpoints() {
         lb_config: leds("xdstp://a/envoy.config.endpoint.v3.LbEndpointCollection/x", self_source()),
         ..locality("a", 0, 1, [endpoint("not looked at", 0)])
     };
-    let parsed = Endpoints::parse(&assignment([pb])).unwrap();
+    let parsed = parse(&assignment([pb])).unwrap();
     assert_eq!(
         parsed.priorities[0].localities[0].source,
         EndpointSource::Collection("xdstp://a/envoy.config.endpoint.v3.LbEndpointCollection/x".into())
@@ -373,14 +378,14 @@ fn r125_a_collection_needs_self_and_the_name_of_a_list() {
         assert_faults(&with(name, self_source()), &[&glob]);
     }
     for name in ["x/*y", "x*", "xdstp://a/t/x?y=/z"] {
-        assert!(Endpoints::parse(&with(name, self_source())).is_ok(), "{name}");
+        assert!(parse(&with(name, self_source())).is_ok(), "{name}");
     }
 }
 
 #[test]
 fn r126_a_collection_parses_to_the_same_value_as_inline_endpoints() {
     let endpoints = [endpoint("10.0.0.1", 80), weighted(endpoint("10.0.0.2", 80), 3)];
-    let inline_form = Endpoints::parse(&assignment([locality("a", 0, 1, endpoints.clone())])).unwrap();
+    let inline_form = parse(&assignment([locality("a", 0, 1, endpoints.clone())])).unwrap();
     let collection = EndpointCollection::parse(&collection(endpoints)).unwrap();
     assert_eq!(inline_form.priorities[0].localities[0].source, EndpointSource::Inline(Arc::new(collection)));
 }
@@ -463,8 +468,17 @@ fn r130_name_and_version_of_an_entry_are_not_used() {
 #[test]
 fn a_resource_full_of_faults_makes_a_short_error() {
     let bad = (0..100_000).map(|_| endpoint("x", 80));
-    let invalid = Endpoints::parse(&assignment([locality("a", 0, 1, bad)])).unwrap_err();
+    let invalid = parse(&assignment([locality("a", 0, 1, bad)])).unwrap_err();
     assert_eq!(invalid.faults().len(), crate::invalid::MAX_FAULTS + 1);
+}
+
+#[test]
+fn an_endpoint_that_cannot_be_decoded_is_named() {
+    let mut assignment = Assignment::decode(sample().encode_to_vec().as_slice()).unwrap();
+    assignment.endpoints[1].lb_endpoints.push(Bytes::from_static(&[0xff]));
+    let faults = faults_of(Endpoints::parse(&assignment));
+    assert!(faults[0].starts_with("endpoints[1].lb_endpoints[1]: cannot be decoded: "), "{faults:?}");
+    assert_eq!(faults.len(), 1);
 }
 
 proptest! {
@@ -491,14 +505,14 @@ proptest! {
                 with_health(weighted(endpoint(&format!("10.0.0.{ip}"), 80), weight), health)
             }))
         });
-        if let Ok(parsed) = Endpoints::parse(&assignment(localities)) {
+        if let Ok(parsed) = parse(&assignment(localities)) {
             check_invariants(&parsed);
         }
     }
 }
 
 fn check_bytes(bytes: &[u8]) {
-    if let Ok(pb) = pb::ClusterLoadAssignment::decode(bytes)
+    if let Ok(pb) = Assignment::decode(bytes)
         && let Ok(parsed) = Endpoints::parse(&pb)
     {
         check_invariants(&parsed);
@@ -573,9 +587,14 @@ fn sample_collection() -> pb::LbEndpointCollection {
     collection([endpoint("10.0.0.1", 80), weighted(endpoint("10.0.0.2", 80), 3)])
 }
 
+/// From a message of the library, by way of its bytes.
+fn parse(pb: &pb::ClusterLoadAssignment) -> Result<Endpoints, Invalid> {
+    Endpoints::parse(&Assignment::decode(pb.encode_to_vec().as_slice()).unwrap())
+}
+
 #[track_caller]
 fn assert_faults(pb: &pb::ClusterLoadAssignment, expected: &[&str]) {
-    assert_eq!(faults_of(Endpoints::parse(pb)), expected);
+    assert_eq!(faults_of(parse(pb)), expected);
 }
 
 #[track_caller]

@@ -90,6 +90,7 @@ fn unknown_filters_are_refused_unless_optional() {
 
 #[test]
 fn filters_of_the_other_side_are_unknown() {
+    // S-56
     //
     let passing = filter("a", any(PASSING_TYPE));
     assert_eq!(parse(MORE, Side::Client, &[passing.clone(), router()]).unwrap().len(), 2);

@@ -9,12 +9,12 @@ use super::super::fields::excerpt;
 use crate::invalid::Faults;
 
 /// The value of a field, if it is set to anything but null.
-pub(super) fn field<'a>(config: &'a Struct, key: &str) -> Option<&'a Kind> {
+pub(super) fn field<'a>(config: &'a Struct, key: &'static str) -> Option<&'a Kind> {
     config.fields.get(key)?.kind.as_ref().filter(|kind| !matches!(kind, Kind::NullValue(_)))
 }
 
 /// A whole number that is not negative; as a text too, as proto JSON writes large ones.
-pub(super) fn whole(config: &Struct, key: &str, default: u64, faults: &mut Faults) -> Option<u64> {
+pub(super) fn whole(config: &Struct, key: &'static str, default: u64, faults: &mut Faults) -> Option<u64> {
     let value = match field(config, key) {
         None => return Some(default),
         // Exactly those that a u64 can be made of.
@@ -26,7 +26,7 @@ pub(super) fn whole(config: &Struct, key: &str, default: u64, faults: &mut Fault
 }
 
 /// True or false.
-pub(super) fn boolean(config: &Struct, key: &str, faults: &mut Faults) -> Option<bool> {
+pub(super) fn boolean(config: &Struct, key: &'static str, faults: &mut Faults) -> Option<bool> {
     let value = match field(config, key) {
         None => return Some(false),
         Some(Kind::BoolValue(value)) => Some(*value),
@@ -36,7 +36,7 @@ pub(super) fn boolean(config: &Struct, key: &str, faults: &mut Faults) -> Option
 }
 
 /// A text; empty if absent.
-pub(super) fn text<'a>(config: &'a Struct, key: &str, faults: &mut Faults) -> Option<&'a str> {
+pub(super) fn text<'a>(config: &'a Struct, key: &'static str, faults: &mut Faults) -> Option<&'a str> {
     let value = match field(config, key) {
         None => return Some(""),
         Some(Kind::StringValue(value)) => Some(value.as_str()),
@@ -46,7 +46,7 @@ pub(super) fn text<'a>(config: &'a Struct, key: &str, faults: &mut Faults) -> Op
 }
 
 /// A list of texts; empty if absent.
-pub(super) fn texts(config: &Struct, key: &str, faults: &mut Faults) -> Option<Vec<String>> {
+pub(super) fn texts(config: &Struct, key: &'static str, faults: &mut Faults) -> Option<Vec<String>> {
     let value = match field(config, key) {
         None => return Some(Vec::new()),
         Some(Kind::ListValue(list)) => list
@@ -63,7 +63,7 @@ pub(super) fn texts(config: &Struct, key: &str, faults: &mut Faults) -> Option<V
 }
 
 /// A number.
-pub(super) fn number(config: &Struct, key: &str, default: f64, faults: &mut Faults) -> Option<f64> {
+pub(super) fn number(config: &Struct, key: &'static str, default: f64, faults: &mut Faults) -> Option<f64> {
     let value = match field(config, key) {
         None => return Some(default),
         Some(Kind::NumberValue(value)) => Some(*value),
@@ -73,7 +73,7 @@ pub(super) fn number(config: &Struct, key: &str, default: f64, faults: &mut Faul
 }
 
 /// A duration such as `"1.5s"`.
-pub(super) fn duration(config: &Struct, key: &str, default: Duration, faults: &mut Faults) -> Option<Duration> {
+pub(super) fn duration(config: &Struct, key: &'static str, default: Duration, faults: &mut Faults) -> Option<Duration> {
     let text = match field(config, key) {
         None => return Some(default),
         Some(Kind::StringValue(text)) => text.as_str(),
@@ -95,7 +95,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
     (seconds <= MAX_SECONDS).then(|| Duration::new(seconds, nanos))
 }
 
-fn or_fault<T>(value: Option<T>, key: &str, expected: &str, faults: &mut Faults) -> Option<T> {
+fn or_fault<T>(value: Option<T>, key: &'static str, expected: &str, faults: &mut Faults) -> Option<T> {
     if value.is_none() {
         faults.field(key, |f| f.add(expected));
     }

@@ -30,7 +30,7 @@ fn from_json(config: &Struct, _: Depth, faults: &mut Faults) -> Option<LbPolicy>
     choices(count, "choiceCount", faults)
 }
 
-fn choices(count: u64, name: &str, faults: &mut Faults) -> Option<LbPolicy> {
+fn choices(count: u64, name: &'static str, faults: &mut Faults) -> Option<LbPolicy> {
     if count < 2 {
         faults.field(name, |f| f.add(format!("is {count}: expected at least 2")));
         return None;

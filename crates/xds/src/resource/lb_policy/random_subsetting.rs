@@ -41,7 +41,7 @@ fn from_json(config: &Struct, depth: Depth, faults: &mut Faults) -> Option<LbPol
     Some(LbPolicy::RandomSubsetting { size: size?, child: Box::new(child?) })
 }
 
-fn subset_size(size: u64, name: &str, faults: &mut Faults) -> Option<u32> {
+fn subset_size(size: u64, name: &'static str, faults: &mut Faults) -> Option<u32> {
     let valid = u32::try_from(size).ok().filter(|size| *size > 0);
     if valid.is_none() {
         faults.field(name, |f| f.add(format!("is {size}: expected 1 to {}", u32::MAX)));

@@ -63,7 +63,7 @@ fn sizes(min: Option<&UInt64Value>, max: Option<&UInt64Value>, faults: &mut Faul
     ring(size(min, MIN_DEFAULT), size(max, MAX), ["minimum_ring_size", "maximum_ring_size"], faults)
 }
 
-fn ring(min: u64, max: u64, names: [&str; 2], faults: &mut Faults) -> Option<RingHashConfig> {
+fn ring(min: u64, max: u64, names: [&'static str; 2], faults: &mut Faults) -> Option<RingHashConfig> {
     let mut size = |name, value: u64| {
         let in_range = u32::try_from(value).ok().filter(|_| (1..=MAX).contains(&value));
         if in_range.is_none() {

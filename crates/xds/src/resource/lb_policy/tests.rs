@@ -126,17 +126,27 @@ fn r67_a_typed_struct_may_nest_policies() {
     let known = Kind::StructValue(object([("round_robin", Kind::StructValue(Struct::default()))]));
     let config = object([("childPolicy", list([unknown.clone(), known]))]);
     let wrr = |config| typed_struct("xds.type.v3.TypedStruct", "t/xds_wrr_locality_experimental", Some(config));
-    assert_eq!(policy_of([wrr(config)]), LbPolicy::WrrLocality(Box::new(LbPolicy::RoundRobin)));
+    let expected = LbPolicy::WrrLocality(Box::new(LbPolicy::RoundRobin));
+    assert_eq!(policy_of([wrr(config)]), expected, "L-128: the first that is known");
 
+    // L-128: everything else makes the whole list invalid.
     let path = "load_balancing_policy.policies[0].typed_extension_config.typed_config.value.childPolicy";
     let reject = |config, expected: &str| assert_eq!(faults_of(&cluster([wrr(config)])), [format!("{path}{expected}")]);
     reject(Struct::default(), ": must be a list of policies");
     reject(object([("childPolicy", list([]))]), ": must not be empty");
     reject(object([("childPolicy", list([unknown]))]), ": no policy is supported: found my_policy");
-    reject(
-        object([("childPolicy", list([Kind::BoolValue(true)]))]),
-        "[0]: must be an object with one key, the name of a policy, and its config, an object",
-    );
+    let empty = || Kind::StructValue(Struct::default());
+    for odd in [Kind::BoolValue(true), Kind::StructValue(object([("round_robin", empty()), ("pick_first", empty())]))] {
+        reject(
+            object([("childPolicy", list([odd]))]),
+            "[0]: must be an object with one key, the name of a policy, and its config, an object",
+        );
+    }
+    let bad = Kind::StructValue(object([("shuffleAddressList", Kind::NumberValue(1.0))]));
+    let bad = Kind::StructValue(object([("pick_first", bad)]));
+    let good = Kind::StructValue(object([("round_robin", empty())]));
+    let faults = faults_of(&cluster([wrr(object([("childPolicy", list([bad, good]))]))]));
+    assert!(matches!(&*faults, [fault] if fault.starts_with(&format!("{path}[0]"))), "L-128: {faults:?}");
 }
 
 #[test]

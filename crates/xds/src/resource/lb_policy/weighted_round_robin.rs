@@ -111,7 +111,7 @@ impl Metric {
 
 fn from_message(any: &Any, _: Depth, faults: &mut Faults) -> Option<LbPolicy> {
     let pb: pb::ClientSideWeightedRoundRobin = fields::unpack(any, faults)?;
-    let mut duration = |name: &str, pb: &Option<PbDuration>, default: Duration| match pb {
+    let mut duration = |name: &'static str, pb: &Option<PbDuration>, default: Duration| match pb {
         Some(pb) => faults.field(name, |f| fields::duration(pb, f)),
         None => Some(default),
     };
@@ -153,7 +153,7 @@ fn weighing(error_utilization_penalty: Penalty, metrics: &[String]) -> Weighing 
     Weighing { error_utilization_penalty, metrics: metrics.iter().filter_map(|name| Metric::parse(name)).collect() }
 }
 
-fn check_penalty(value: f32, name: &str, faults: &mut Faults) -> Option<Penalty> {
+fn check_penalty(value: f32, name: &'static str, faults: &mut Faults) -> Option<Penalty> {
     let penalty = Penalty::new(value);
     if penalty.is_none() {
         faults.field(name, |f| f.add(format!("is {value}: expected a number that is not negative")));

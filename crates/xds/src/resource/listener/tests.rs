@@ -48,7 +48,7 @@ fn an_api_listener_is_for_clients() {
 fn the_name_comes_from_the_message() {
     // it is compared by those who asked.
     let origin = Origin::new(false);
-    let decoded = decode(ResourceType::Listener, &api(hcm()).encode_to_vec(), origin.context());
+    let decoded = decode(ResourceType::Listener, &api(hcm()).encode_to_vec().into(), origin.context());
     assert_eq!(decoded.name.as_deref(), Some("listener"));
     assert!(matches!(decoded.result, Ok(Resource::Listener(_))));
 }
@@ -416,7 +416,7 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let origin = Origin::new(true);
-        let _ = decode(ResourceType::Listener, &bytes, origin.context());
+        let _ = decode(ResourceType::Listener, &bytes.into(), origin.context());
     }
 
     /// Random content where the parser expects a connection manager.
@@ -441,7 +441,7 @@ proptest! {
             }
         }
         let origin = Origin::new(false);
-        let decoded = decode(ResourceType::Listener, &bytes, origin.context());
+        let decoded = decode(ResourceType::Listener, &bytes.into(), origin.context());
         if let Ok(Resource::Listener(listener)) = decoded.result
             && let Listener::Api(hcm) = &*listener
         {

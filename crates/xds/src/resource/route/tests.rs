@@ -54,7 +54,7 @@ fn the_name_comes_from_the_message() {
     // R-12 for routes: it is compared by those who asked.
     let origin = Origin::new(false);
     let bytes = route_config(vec![]).encode_to_vec();
-    let decoded = decode(ResourceType::RouteConfig, &bytes, origin.context());
+    let decoded = decode(ResourceType::RouteConfig, &bytes.into(), origin.context());
     assert_eq!(decoded.name.as_deref(), Some("routes"));
     assert!(matches!(decoded.result, Ok(Resource::RouteConfig(_))));
 }
@@ -650,7 +650,7 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let origin = Origin::new(true);
-        let _ = decode(ResourceType::RouteConfig, &bytes, origin.context());
+        let _ = decode(ResourceType::RouteConfig, &bytes.into(), origin.context());
     }
 
     #[test]
@@ -667,7 +667,7 @@ proptest! {
             }
         }
         let origin = Origin::new(true);
-        if let Ok(Resource::RouteConfig(config)) = decode(ResourceType::RouteConfig, &bytes, origin.context()).result {
+        if let Ok(Resource::RouteConfig(config)) = decode(ResourceType::RouteConfig, &bytes.into(), origin.context()).result {
             let _ = config.virtual_host("a.example");
             for host in &config.virtual_hosts {
                 prop_assert!(!host.domains.is_empty());
