@@ -71,12 +71,20 @@ pub(crate) struct Options {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// Fewer and shorter turns: done within a minute, and noisier.
+    /// Fewer and shorter turns: done in a minute or two, and noisier.
     #[arg(long)]
     quick: bool,
     /// Where plots are written.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
+}
+
+impl Options {
+    /// Makes the directory of the plots: better to fail now than after minutes.
+    fn make_room(&self) -> Result<()> {
+        std::fs::create_dir_all(&self.out)
+            .map_err(|error| format!("--out {}: cannot make this directory: {error}", self.out.display()).into())
+    }
 }
 
 /// Whatever goes wrong ends the run.
@@ -93,9 +101,15 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<()> {
-    let measure = |options: &Options, measured: fn(&Options) -> Result<Report>| measured(options)?.publish(options);
+    let measure = |options: &Options, measured: fn(&Options) -> Result<Report>| {
+        options.make_room()?;
+        measured(options)?.publish(options)
+    };
     match &command {
-        Command::Rpc(options) => rpc::measure(options)?.publish(&options.common),
+        Command::Rpc(options) => {
+            options.common.make_room()?;
+            rpc::measure(options)?.publish(&options.common)
+        }
         Command::Route(options) => measure(options, route::measure),
         Command::Ingest(options) => measure(options, ingest::measure),
         Command::Memory(options) => measure(options, memory::measure),

@@ -57,14 +57,13 @@ impl Report {
         object.insert((*last).to_owned(), rounded(value).into());
     }
 
-    /// Prints the report and writes its plots.
+    /// Prints the report and writes its plots; their directory is there.
     pub(crate) fn publish(mut self, options: &Options) -> Result<()> {
-        std::fs::create_dir_all(&options.out)?;
         let mut written = Vec::new();
         for (place, plot) in self.plots.iter().enumerate() {
             let number = if place == 0 { String::new() } else { format!("-{}", place + 1) };
             let path = options.out.join(format!("{}{number}.svg", self.name));
-            std::fs::write(&path, plot.svg())?;
+            std::fs::write(&path, plot.svg()).map_err(|error| format!("{}: {error}", path.display()))?;
             written.push(path.display().to_string());
         }
         let text = if options.json {

@@ -24,7 +24,7 @@ pub(crate) struct RpcOptions {
     /// Measure this LB policy beside round_robin, calls per second too, and nothing else.
     #[arg(long, value_name = "NAME")]
     policy: Option<Policy>,
-    /// Count another build of this program, too, such as one without --features telemetry.
+    /// Count another build of this program, too, such as one made with --no-default-features: without telemetry.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "policy")]
     against: Option<PathBuf>,
 }

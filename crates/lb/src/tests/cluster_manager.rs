@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use mainstay_xds::deps::ConfigError;
 
-use crate::Connectivity;
 use crate::testbed::{World, eds, route, routed};
+use crate::{Connectivity, Outlook};
 
 #[test]
 fn rpcs_wait_until_there_is_a_configuration() {
@@ -75,7 +75,23 @@ fn an_update_of_one_cluster_leaves_the_picker_of_another_alone() {
     assert_eq!(world.rpc_to("/a/m"), "send 1");
     world.update(routed(routes(), [eds("a", "x=1,2"), eds("b", "x=3,4")]));
     assert_eq!(world.rpc_to("/a/m"), "send 2", "the turn goes on where it was");
-    assert_eq!(world.rpc_to("/b/m"), "send 3");
+    assert_eq!(world.rpc_to("/b/m"), "send 3", "L-51: each cluster has a picker of its own");
+}
+
+#[test]
+fn a_channel_is_in_the_state_of_its_best_cluster() {
+    let mut world = World::new();
+    assert_eq!(world.snapshot.outlook(), Outlook::Wait, "L-30");
+    world.update(routed([route("/a", "a"), route("/b", "b")], [eds("a", "x=1"), eds("b", "x=2")]));
+    assert_eq!(world.snapshot.outlook(), Outlook::Wait, "L-48, L-52");
+    world.fail(1);
+    assert_eq!(world.snapshot.outlook(), Outlook::Wait, "L-49, L-52: one connects");
+    world.fail(2);
+    assert_eq!(world.snapshot.outlook(), Outlook::Fail, "L-49, L-52");
+    world.idle(2);
+    assert_eq!(world.snapshot.outlook(), Outlook::Fail, "L-49: until it is READY");
+    world.ready(2);
+    assert_eq!(world.snapshot.outlook(), Outlook::Send, "L-49, L-52");
 }
 
 #[test]
