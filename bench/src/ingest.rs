@@ -3,11 +3,9 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use envoy_types::pb::envoy::config::cluster::v3::circuit_breakers::Thresholds;
-use envoy_types::pb::envoy::config::cluster::v3::{CircuitBreakers, Cluster};
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryResponse;
-use envoy_types::pb::google::protobuf::UInt32Value;
 use mainstay_control_plane::resources;
 use prost::Message;
 
@@ -129,12 +127,8 @@ pub(crate) fn routes(count: usize) -> [DiscoveryResponse; 2] {
 /// So many clusters; one of them may take fewer requests than the others.
 pub(crate) fn clusters(version: &str, count: usize, changed: Option<usize>) -> DiscoveryResponse {
     let cluster = |n| {
-        let mut cluster = resources::eds_cluster(name(n));
-        if changed == Some(n) {
-            let limit = Thresholds { max_requests: Some(UInt32Value { value: 7 }), ..Default::default() };
-            cluster.circuit_breakers = Some(CircuitBreakers { thresholds: vec![limit], ..Default::default() });
-        }
-        cluster
+        let cluster = resources::eds_cluster(name(n));
+        if changed == Some(n) { resources::with_max_requests(cluster, 7) } else { cluster }
     };
     response(version, (0..count).map(cluster))
 }

@@ -20,10 +20,11 @@
 //! # assert_eq!(snapshot.build().len(), 9);
 //! ```
 
-use envoy_types::pb::envoy::config::cluster::v3::Cluster;
+use envoy_types::pb::envoy::config::cluster::v3::circuit_breakers::Thresholds;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::{
     ClusterDiscoveryType, CustomClusterType, DiscoveryType, EdsClusterConfig, LbPolicy,
 };
+use envoy_types::pb::envoy::config::cluster::v3::{CircuitBreakers, Cluster};
 use envoy_types::pb::envoy::config::core::v3::address::Address as AddressKind;
 use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
 use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
@@ -174,6 +175,13 @@ pub fn eds_cluster_named(name: impl Into<String>, eds_name: impl Into<String>) -
 pub fn with_load_reports<M: Into<String>>(cluster: Cluster, metrics: impl IntoIterator<Item = M>) -> Cluster {
     let lrs_report_endpoint_metrics = metrics.into_iter().map(Into::into).collect();
     Cluster { lrs_server: Some(self_source()), lrs_report_endpoint_metrics, ..cluster }
+}
+
+/// A cluster with a circuit breaker: at most so many requests at once, instead of 1,024.
+pub fn with_max_requests(cluster: Cluster, max: u32) -> Cluster {
+    let thresholds = Thresholds { max_requests: Some(UInt32Value { value: max }), ..Thresholds::default() };
+    let circuit_breakers = CircuitBreakers { thresholds: vec![thresholds], ..CircuitBreakers::default() };
+    Cluster { circuit_breakers: Some(circuit_breakers), ..cluster }
 }
 
 /// A cluster whose address comes from DNS; `target` is `host:port`.

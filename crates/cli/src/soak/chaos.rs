@@ -8,10 +8,6 @@ use std::{
     time::Duration,
 };
 
-use envoy_types::pb::{
-    envoy::config::cluster::v3::{CircuitBreakers, circuit_breakers::Thresholds},
-    google::protobuf::UInt32Value,
-};
 use mainstay::{
     Channel, Event,
     bootstrap::{Bootstrap, BootstrapBuilder, Node, ServerConfig},
@@ -283,18 +279,12 @@ fn configuration(route: usize, clusters: &[(usize, Vec<String>)]) -> Snapshot {
         .route(resources::route(ROUTES, cluster_name(route)));
     for (number, members) in clusters {
         let name = cluster_name(*number);
-        let mut cluster = resources::eds_cluster(&name);
-        cluster.circuit_breakers = Some(no_limit());
+        // We look for RPCs that fail for want of configuration. On a machine that is too busy for the load they pile up,
+        // and must not fail for that.
+        let cluster = resources::with_max_requests(resources::eds_cluster(&name), u32::MAX);
         snapshot = snapshot.cluster(cluster).endpoints(resources::endpoints(&name, members));
     }
     snapshot.build()
-}
-
-/// The soak looks for RPCs that fail for want of configuration. On a machine that is too busy for the load they pile up,
-/// and must not fail for that.
-fn no_limit() -> CircuitBreakers {
-    let thresholds = Thresholds { max_requests: Some(UInt32Value { value: u32::MAX }), ..Thresholds::default() };
-    CircuitBreakers { thresholds: vec![thresholds], ..CircuitBreakers::default() }
 }
 
 fn cluster_name(number: usize) -> String {
