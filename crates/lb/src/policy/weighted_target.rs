@@ -45,6 +45,9 @@ impl Policy for WeightedTarget {
             LbPolicy::WrrLocality(child) => &**child,
             other => other,
         };
+        // Room for all localities at once: one after the other they would move the pool again and again.
+        let before: usize = self.targets.values().map(|target| count(&target.config)).sum();
+        cx.pool.expect(count(config).saturating_sub(before));
         let mut old = std::mem::take(&mut self.targets);
         for locality in &config.localities {
             // A locality without endpoints is no target (L-99); one listed twice counts as first seen.
@@ -155,6 +158,11 @@ fn child_config(lb_policy: &LbPolicy, locality: &Arc<LocalityConfig>, counted: b
     };
     let localities = vec![locality];
     PriorityConfig { lb_policy: lb_policy.clone(), localities, counted }
+}
+
+/// How many endpoints there are.
+fn count(config: &PriorityConfig) -> usize {
+    config.localities.iter().map(|locality| locality.endpoints.endpoints.len()).sum()
 }
 
 fn name(locality: &Locality) -> String {
