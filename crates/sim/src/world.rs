@@ -8,16 +8,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
-use mainstay_lb::{
-    Action, ChannelCore, Connectivity, Context, Decision, Input, Listeners, Rpc, Snapshot, SubchannelId,
-};
+use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Decision, Input, Listeners, Rpc, Snapshot};
 use mainstay_xds::client::{self, CloseCause, Report, ResourceStatus, StreamId};
 use mainstay_xds::deps::{DnsName, XdsConfig};
-use mainstay_xds::resource::ResourceType;
 use mainstay_xds::{Choose, Time};
 use prost::Message;
 
-use crate::choose::{Choices, Narrow, Replayed};
+use crate::choose::Narrow;
 use crate::fingerprint::Fingerprint;
 use crate::invariant::{Invariant, Violation};
 use crate::model::{Model, View};
@@ -26,6 +23,12 @@ use crate::plane::{Net, Plane, Response, Session};
 use crate::scenario::{Grain, Scenario};
 use crate::shell::{Handle, Shell, State};
 use crate::tell;
+
+mod end;
+mod events;
+mod streams;
+
+pub use events::Event;
 
 /// One channel and everything around it.
 #[derive(Clone, Debug)]
@@ -72,54 +75,6 @@ struct Link {
     keepalive: Option<Time>,
     /// The client closed it; what is on the way to the client may still arrive.
     closed: bool,
-}
-
-/// Something that can happen.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Event {
-    /// A connection attempt to a control plane ends, one way or the other.
-    Connect(StreamId),
-    /// The transport takes a request.
-    Sent(StreamId),
-    /// A request reaches the control plane.
-    Arrive(StreamId),
-    /// The control plane says what is due about a type.
-    Serve(StreamId, ResourceType),
-    /// A response reaches the client.
-    Deliver(StreamId),
-    /// A response of a stream that the client has closed reaches it.
-    DeliverLate(StreamId),
-    /// A lookup succeeds or fails.
-    Resolve(DnsName, bool),
-    /// A connection to a backend takes its next step.
-    Backend(SubchannelId),
-    /// Time passes until something is due.
-    Time,
-    /// An RPC is made for this path.
-    Rpc(u8),
-    /// The oldest RPC ends.
-    RpcEnd,
-    /// A control plane has news.
-    Publish(usize),
-    /// A control plane and the network to it work again.
-    Heal(usize),
-    /// A control plane stops.
-    Kill(usize),
-    /// Packets to and from a control plane vanish.
-    BlackHole(usize),
-    /// A control plane does not answer any more.
-    Mute(usize),
-    /// A control plane ends a stream.
-    Cut(StreamId),
-    /// The connection of a stream is lost and nobody is told.
-    HalfOpen(StreamId),
-    /// A control plane sends nonsense.
-    Garbage(StreamId),
-    /// A backend refuses connections and drops those it has.
-    BackendDown(SocketAddr),
-    /// A backend works again.
-    BackendUp(SocketAddr),
 }
 
 /// What a world has seen.
@@ -219,90 +174,6 @@ impl World {
         Ok(world)
     }
 
-    /// What can happen now. First what a world without faults and delays would do next.
-    pub fn events(&self) -> Vec<Event> {
-        let mut events = self.pending();
-        let quiet = events.is_empty();
-        if self.next_deadline().is_some() && (quiet || self.delays_left > 0) {
-            events.push(Event::Time);
-        }
-        if self.scenario.grain == Grain::Fine {
-            events.extend([Event::Rpc(0), Event::Rpc(1)]);
-            events.extend((!self.rpcs.is_empty()).then_some(Event::RpcEnd));
-        }
-        for (index, plane) in self.planes.iter().enumerate() {
-            if plane.edition + 1 < self.scenario.planes[index].editions.len() {
-                events.push(Event::Publish(index));
-            }
-            if plane.net != Net::Up || plane.mute {
-                events.push(Event::Heal(index));
-            }
-        }
-        events.extend(self.shell.down.iter().map(|address| Event::BackendUp(*address)));
-        if self.faults_left > 0 {
-            self.add_faults(&mut events);
-        }
-        if self.backend_faults_left > 0 {
-            let addresses: BTreeSet<_> = self.shell.connections.values().map(|c| c.handle.address).collect();
-            events.extend(addresses.difference(&self.shell.down).map(|address| Event::BackendDown(*address)));
-        }
-        events
-    }
-
-    /// What is under way and will happen if nothing comes between.
-    fn pending(&self) -> Vec<Event> {
-        let mut events = Vec::new();
-        for (id, link) in &self.links {
-            let plane = &self.planes[link.plane];
-            if link.closed {
-                events.extend((!link.to_client.is_empty()).then_some(Event::DeliverLate(*id)));
-                continue;
-            }
-            if link.unsent.is_some() {
-                events.push(Event::Sent(*id));
-            }
-            if plane.net == Net::BlackHole || link.dead {
-                continue;
-            }
-            if link.connecting.is_some() {
-                events.push(Event::Connect(*id));
-                continue;
-            }
-            if !link.to_client.is_empty() {
-                events.push(Event::Deliver(*id));
-            }
-            if !link.to_plane.is_empty() {
-                events.push(Event::Arrive(*id));
-            }
-            let due = ResourceType::ALL.into_iter().filter(|kind| plane.is_due(&link.session, *kind));
-            events.extend(due.map(|kind| Event::Serve(*id, kind)));
-        }
-        events.extend(self.shell.under_way().map(Event::Backend));
-        for name in &self.lookups {
-            events.extend([Event::Resolve(name.clone(), true), Event::Resolve(name.clone(), false)]);
-        }
-        events
-    }
-
-    fn add_faults(&self, events: &mut Vec<Event>) {
-        let kinds = self.scenario.limits.kinds;
-        for (index, plane) in self.planes.iter().enumerate() {
-            if plane.net == Net::Up {
-                events.extend(kinds.kill.then_some(Event::Kill(index)));
-                events.extend(kinds.black_hole.then_some(Event::BlackHole(index)));
-                events.extend((kinds.mute && !plane.mute).then_some(Event::Mute(index)));
-            }
-        }
-        let is_live = |link: &Link| {
-            !link.closed && link.connecting.is_none() && !link.dead && self.planes[link.plane].net == Net::Up
-        };
-        for (id, _) in self.links.iter().filter(|(_, link)| is_live(link)) {
-            events.extend(kinds.cut.then_some(Event::Cut(*id)));
-            events.extend(kinds.half_open.then_some(Event::HalfOpen(*id)));
-            events.extend(kinds.garbage.then_some(Event::Garbage(*id)));
-        }
-    }
-
     /// Lets one of [`World::events`] happen, and everything that follows from it at once. Then checks what must hold.
     ///
     /// # Errors
@@ -400,94 +271,6 @@ impl World {
             _ => {}
         }
         Ok(())
-    }
-
-    fn open_links(&self, plane: usize) -> Vec<StreamId> {
-        let open = |link: &Link| link.plane == plane && !link.closed && link.connecting.is_none();
-        self.links.iter().filter(|(_, link)| open(link)).map(|(id, _)| *id).collect()
-    }
-
-    fn heal(&mut self, index: usize) {
-        let plane = &mut self.planes[index];
-        plane.net = Net::Up;
-        plane.mute = false;
-        for link in self.links.values_mut().filter(|link| link.plane == index && !link.dead) {
-            link.keepalive = None;
-        }
-    }
-
-    // --- Control planes ---
-
-    fn connect(&mut self, choose: &mut dyn Choose, id: StreamId) -> Result<(), Violation> {
-        let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
-        if self.planes[link.plane].net == Net::Refusing {
-            return self.lose(choose, id, CloseCause::ConnectFailed("connection refused".to_owned()));
-        }
-        link.connecting = None;
-        self.memory.silent.insert(id, (link.plane, self.now));
-        self.model.opened(self.now, id);
-        self.input(choose, Input::Xds(client::Event::Opened(id)));
-        Ok(())
-    }
-
-    /// The stream is over, and the client is told.
-    fn lose(&mut self, choose: &mut dyn Choose, id: StreamId, cause: CloseCause) -> Result<(), Violation> {
-        self.links.remove(&id);
-        self.memory.silent.remove(&id);
-        self.model.lost(self.now, id)?;
-        if self.has(Mutant::CloseUnheard) {
-            return Ok(());
-        }
-        self.input(choose, Input::Xds(client::Event::Closed(id, cause)));
-        Ok(())
-    }
-
-    fn sent(&mut self, choose: &mut dyn Choose, id: StreamId) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        link.to_plane.extend(link.unsent.take());
-        self.model.sent(self.now, id);
-        if self.has(Mutant::SentUnheard) {
-            return;
-        }
-        self.input(choose, Input::Xds(client::Event::Sent(id)));
-    }
-
-    fn arrive(&mut self, id: StreamId) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let request = link.to_plane.pop_front().and_then(|bytes| DiscoveryRequest::decode(bytes).ok());
-        if let Some(request) = request {
-            self.planes[link.plane].take(&mut link.session, &request);
-        }
-    }
-
-    fn deliver(&mut self, choose: &mut dyn Choose, id: StreamId) -> Result<(), Violation> {
-        let Some(response) = self.links.get_mut(&id).and_then(|link| link.to_client.pop_front()) else {
-            return Ok(());
-        };
-        self.note(|_| format!("  < {response}"));
-        self.model.delivered(self.now, id, &response)?;
-        self.memory.silent.remove(&id);
-        let deaf = self.has(Mutant::DeafAfterNonsense) && self.memory.deaf.contains(&id);
-        if deaf || self.has(Mutant::ResponseUnread) && response.resource_type != ResourceType::Listener {
-            return Ok(());
-        }
-        self.input(choose, Input::Xds(client::Event::Received(id, response.encode())));
-        Ok(())
-    }
-
-    fn deliver_late(&mut self, choose: &mut dyn Choose, id: StreamId) -> Result<(), Violation> {
-        let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
-        let Some(response) = link.to_client.pop_front() else { return Ok(()) };
-        if link.to_client.is_empty() {
-            self.links.remove(&id);
-        }
-        let current = (0..self.planes.len()).flat_map(|plane| self.open_links(plane)).next();
-        let taken_for = current.filter(|_| self.has(Mutant::LateData)).unwrap_or(id);
-        let before = self.core.clone();
-        self.input(choose, Input::Xds(client::Event::Received(taken_for, response.encode())));
-        Invariant::Cache.holds(self.core == before, || {
-            format!("{response} came on stream {}, which the client had closed, and changed something (P-26)", id.0)
-        })
     }
 
     // --- Time, DNS, backends ---
@@ -761,70 +544,6 @@ impl World {
         self.recent.retain(|(until, _)| self.now <= *until);
     }
 
-    // --- The end ---
-
-    /// Heals everything and lets things happen without faults: all must come to be as the first servers say.
-    ///
-    /// # Errors
-    /// If something that must hold does not.
-    pub fn converge(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
-        self.note(|_| "everything works again".to_owned());
-        (0..self.planes.len()).for_each(|index| self.heal(index));
-        self.shell.down.clear();
-        self.rpcs.clear();
-        (self.faults_left, self.delays_left, self.backend_faults_left) = (0, 0, 0);
-        let end = self.now + CONVERGENCE;
-        for _ in 0..MAX_CONVERGENCE_STEPS {
-            let Some(event) = self.pending().into_iter().next() else {
-                match self.next_deadline() {
-                    Some(next) if next <= end => self.apply(choose, &Event::Time)?,
-                    _ => return self.check_converged(),
-                }
-                continue;
-            };
-            self.apply(choose, &event)?;
-        }
-        let left = self.pending();
-        Err(Invariant::Convergence.broken(format!("no rest after {MAX_CONVERGENCE_STEPS} events; next: {left:?}")))
-    }
-
-    fn check_converged(&mut self) -> Result<(), Violation> {
-        self.shell.troubled.clear();
-        self.check_traffic(&mut Narrow { source: Replayed::new(&Choices::default()), limit: 0 }, Grain::Coarse)?;
-        let truths: Vec<_> = self.planes.iter().map(|plane| plane.truth.clone()).collect();
-        self.model.check_converged(&truths)
-    }
-
-    /// Ends the channel: nothing may be left.
-    ///
-    /// # Errors
-    /// If something is left.
-    pub fn shut_down(mut self, choose: &mut dyn Choose) -> Result<(Stats, Vec<String>), Violation> {
-        self.note(|_| "the channel is dropped".to_owned());
-        self.rpcs.clear();
-        let mut cx = Context { now: self.now, choose, host: &mut self.shell };
-        if self.scenario.mutant != Some(Mutant::ChannelKept) {
-            self.core.shut_down(&mut cx);
-        }
-        while let Some(action) = self.core.poll_action() {
-            self.act(action)?;
-        }
-        let open = self.links.values().filter(|link| !link.closed).count();
-        let left = [
-            ("streams", open),
-            ("lookups", self.lookups.len()),
-            ("connections", self.shell.connections.len()),
-            ("timers", usize::from(self.core.next_deadline().is_some())),
-            ("watched resources", self.core.client().dump().len()),
-            ("busy clients", usize::from(!self.core.client().is_idle())),
-            ("counted RPCs", self.shell.counters.values().map(|counter| counter.in_flight() as usize).sum()),
-        ];
-        for (what, count) in left {
-            Invariant::Leak.holds(count == 0, || format!("{count} {what} are left after the channel was dropped"))?;
-        }
-        Ok((self.stats, self.transcript.unwrap_or_default()))
-    }
-
     // --- Looking at it ---
 
     /// The snapshot that RPCs use.
@@ -912,10 +631,3 @@ impl World {
 pub(crate) fn path_of(number: u8) -> &'static str {
     if number == 0 { "/0/method" } else { "/1/method" }
 }
-
-/// How long everything may take to be well again: the longest pause between attempts, the longest bound on
-/// connecting, the resource timer and the switch bound, with room to spare.
-const CONVERGENCE: Duration = Duration::from_secs(240);
-
-/// How many events that may take.
-const MAX_CONVERGENCE_STEPS: usize = 20_000;

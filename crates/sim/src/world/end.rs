@@ -1,0 +1,83 @@
+//! How a world ends: everything heals, then the channel is dropped.
+
+use std::time::Duration;
+
+use mainstay_lb::Context;
+use mainstay_xds::Choose;
+
+use super::{Event, Stats, World};
+use crate::choose::{Choices, Narrow, Replayed};
+use crate::invariant::{Invariant, Violation};
+use crate::mutant::Mutant;
+use crate::scenario::Grain;
+
+impl World {
+    /// Heals everything and lets things happen without faults: all must come to be as the first servers say.
+    ///
+    /// # Errors
+    /// If something that must hold does not.
+    pub fn converge(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
+        self.note(|_| "everything works again".to_owned());
+        (0..self.planes.len()).for_each(|index| self.heal(index));
+        self.shell.down.clear();
+        self.rpcs.clear();
+        (self.faults_left, self.delays_left, self.backend_faults_left) = (0, 0, 0);
+        let end = self.now + CONVERGENCE;
+        for _ in 0..MAX_CONVERGENCE_STEPS {
+            let Some(event) = self.pending().into_iter().next() else {
+                match self.next_deadline() {
+                    Some(next) if next <= end => self.apply(choose, &Event::Time)?,
+                    _ => return self.check_converged(),
+                }
+                continue;
+            };
+            self.apply(choose, &event)?;
+        }
+        let left = self.pending();
+        Err(Invariant::Convergence.broken(format!("no rest after {MAX_CONVERGENCE_STEPS} events; next: {left:?}")))
+    }
+
+    fn check_converged(&mut self) -> Result<(), Violation> {
+        self.shell.troubled.clear();
+        self.check_traffic(&mut Narrow { source: Replayed::new(&Choices::default()), limit: 0 }, Grain::Coarse)?;
+        let truths: Vec<_> = self.planes.iter().map(|plane| plane.truth.clone()).collect();
+        self.model.check_converged(&truths)
+    }
+
+    /// Ends the channel: nothing may be left.
+    ///
+    /// # Errors
+    /// If something is left.
+    pub fn shut_down(mut self, choose: &mut dyn Choose) -> Result<(Stats, Vec<String>), Violation> {
+        self.note(|_| "the channel is dropped".to_owned());
+        self.rpcs.clear();
+        let mut cx = Context { now: self.now, choose, host: &mut self.shell };
+        if self.scenario.mutant != Some(Mutant::ChannelKept) {
+            self.core.shut_down(&mut cx);
+        }
+        while let Some(action) = self.core.poll_action() {
+            self.act(action)?;
+        }
+        let open = self.links.values().filter(|link| !link.closed).count();
+        let left = [
+            ("streams", open),
+            ("lookups", self.lookups.len()),
+            ("connections", self.shell.connections.len()),
+            ("timers", usize::from(self.core.next_deadline().is_some())),
+            ("watched resources", self.core.client().dump().len()),
+            ("busy clients", usize::from(!self.core.client().is_idle())),
+            ("counted RPCs", self.shell.counters.values().map(|counter| counter.in_flight() as usize).sum()),
+        ];
+        for (what, count) in left {
+            Invariant::Leak.holds(count == 0, || format!("{count} {what} are left after the channel was dropped"))?;
+        }
+        Ok((self.stats, self.transcript.unwrap_or_default()))
+    }
+}
+
+/// How long everything may take to be well again: the longest pause between attempts, the longest bound on
+/// connecting, the resource timer and the switch bound, with room to spare.
+const CONVERGENCE: Duration = Duration::from_secs(240);
+
+/// How many events that may take.
+const MAX_CONVERGENCE_STEPS: usize = 20_000;
