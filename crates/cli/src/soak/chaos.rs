@@ -279,10 +279,7 @@ fn configuration(route: usize, clusters: &[(usize, Vec<String>)]) -> Snapshot {
         .route(resources::route(ROUTES, cluster_name(route)));
     for (number, members) in clusters {
         let name = cluster_name(*number);
-        // We look for RPCs that fail for want of configuration. On a machine that is too busy for the load they pile up,
-        // and must not fail for that.
-        let cluster = resources::with_max_requests(resources::eds_cluster(&name), u32::MAX);
-        snapshot = snapshot.cluster(cluster).endpoints(resources::endpoints(&name, members));
+        snapshot = snapshot.cluster(resources::eds_cluster(&name)).endpoints(resources::endpoints(&name, members));
     }
     snapshot.build()
 }
