@@ -15,7 +15,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tonic::Status;
 
@@ -110,10 +110,13 @@ pub(crate) async fn connect<B: Outgoing>(
             let local = stream.local_addr().ok();
             secure_and_greet(stream, local, tls, address, keep_alive).await
         }
+        #[cfg(unix)]
         Address::Unix(path) => {
-            let stream = UnixStream::connect(path).await.map_err(failed)?;
+            let stream = tokio::net::UnixStream::connect(path).await.map_err(failed)?;
             secure_and_greet(stream, None, tls, address, keep_alive).await
         }
+        #[cfg(not(unix))]
+        Address::Unix(_) => Err(failed(std::io::ErrorKind::Unsupported.into())),
     }
 }
 
