@@ -24,8 +24,11 @@ impl XdsClient {
 
     /// Takes in what happened outside, and shares parsed resources with other clients.
     pub fn handle_event_sharing(&mut self, now: Time, choose: &mut dyn Choose, intern: &mut dyn Intern, event: Event) {
-        let (Event::Opened(stream) | Event::Sent(stream) | Event::Received(stream, _) | Event::Closed(stream, _)) =
-            &event;
+        let (Event::Opened(stream)
+        | Event::Sent(stream)
+        | Event::Alive(stream, _)
+        | Event::Received(stream, _)
+        | Event::Closed(stream, _)) = &event;
         let of_stream = |server: &Server| server.link.stream_id() == Some(*stream);
         let Some(server) = self.servers.iter().position(of_stream).map(ServerId) else {
             return; // P-26: a stream that we closed.
@@ -34,6 +37,7 @@ impl XdsClient {
         match event {
             Event::Opened(_) => self.on_opened(now, server),
             Event::Sent(_) => self.on_sent(now, server),
+            Event::Alive(..) => {}
             Event::Received(_, message) => self.on_message(now, server, message, intern),
             Event::Closed(_, cause) => match self.take_stream(now, server) {
                 Some(lived) => self.stream_ended(now, choose, server, lived, &cause.to_string()),

@@ -64,12 +64,24 @@ pub struct StreamId(pub u64);
 pub enum Event {
     /// The connection is READY and the stream is open on it.
     Opened(StreamId),
-    /// The last [`Action::Send`] of the stream was handed to the transport (P-55).
+    /// The last [`Action::Send`] of the stream was written to the transport's socket (P-55). What waits in a queue
+    /// of ours, or for the server's flow control, is not sent yet.
     Sent(StreamId),
+    /// A sign of life on the connection of the stream, asked for by [`Action::Probe`]. Several may be told as one.
+    Alive(StreamId, Sign),
     /// A message came in.
     Received(StreamId, Bytes),
     /// The stream is over, or never came to be.
     Closed(StreamId, CloseCause),
+}
+
+/// What shows that whoever is at the other end of a connection is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sign {
+    /// An answer to an HTTP/2 PING: some HTTP/2 stack is there, perhaps that of a proxy, or of a server that hangs.
+    Pong,
+    /// Any other byte: a frame, the answer to a health check whatever its status, a part of a response.
+    Data,
 }
 
 /// Why a stream is over. The driver says what happened; nobody reads error texts to find out.
@@ -111,6 +123,17 @@ pub enum Action {
     },
     /// Send an encoded `DiscoveryRequest`. Answered by [`Event::Sent`]; at most one per stream is outstanding (P-23).
     Send(StreamId, Bytes),
+    /// Ask for a sign of life on the connection of this stream: an HTTP/2 PING, and a unary
+    /// `grpc.health.v1.Health/Check` if `call`.
+    ///
+    /// Answered by [`Event::Alive`]: at once with [`Sign::Data`] if such bytes came after the last request of the
+    /// stream was written, and for what comes from then on until the stream is closed.
+    Probe {
+        /// Of which stream.
+        stream: StreamId,
+        /// Whether a PONG alone would not be enough.
+        call: bool,
+    },
     /// Close the stream and forget it; release its connection.
     Close(StreamId),
     /// Tell a watcher.

@@ -276,7 +276,7 @@ impl World {
                     let heard = self.watches.get_mut(&watch).expect("news for a watcher that is gone");
                     heard.take_update(update, self.keeps_data);
                 }
-                Action::ActiveServer(..) | Action::Report(_) => {}
+                Action::Probe { .. } | Action::ActiveServer(..) | Action::Report(_) => {}
             }
         }
     }

@@ -260,6 +260,9 @@ impl Talk {
                     done.push(format!("close {}", self.server(stream)));
                     self.on_their_way.remove(&stream);
                 }
+                Action::Probe { stream, call } => {
+                    done.push(format!("probe {}{}", self.server(stream), if call { " +call" } else { "" }));
+                }
                 Action::Send(stream, bytes) => {
                     let server = self.server(stream);
                     assert!(self.on_their_way.insert(stream), "{server} has a request on its way already");
