@@ -287,6 +287,9 @@ pub struct ClientSettings {
     pub transient_resource_timeout: Duration,
     /// Treat a stream without any response for this long as a failed one; off by default (C-36).
     pub silent_stream_timeout: Option<Duration>,
+    /// Upper bound of the pause before a client that lacks nothing comes back to a server that it lost; each time it
+    /// is drawn anew. Zero: at once.
+    pub reconnect_spread: Duration,
     /// First pause between attempts (P-19).
     pub backoff_base: Duration,
     /// Longest pause between attempts, before jitter.
@@ -305,8 +308,9 @@ impl Default for ClientSettings {
             resource_timeout: Duration::from_secs(15),
             transient_resource_timeout: Duration::from_secs(30),
             silent_stream_timeout: None,
+            reconnect_spread: Duration::from_secs(2),
             backoff_base: Duration::from_secs(1),
-            backoff_max: Duration::from_secs(120),
+            backoff_max: Duration::from_secs(30),
             min_load_report_interval: Duration::from_secs(1),
         }
     }
@@ -418,8 +422,14 @@ impl XdsClient {
         // authority that starts on such a server.
         let is_down = self.authorities[id.0].active().is_some_and(|server| self.servers[server.0].outage.is_some());
         let uncached = self.cache.get(key.resource_type, &key.name).is_some_and(|entry| entry.cached.is_uncached());
+        let is_in_need = uncached || self.authorities[id.0].reachability_only;
+        if is_in_need {
+            for server in self.authorities[id.0].in_use() {
+                self.servers[server.0].hurry(*server, &mut self.timers);
+            }
+        }
         if is_down {
-            self.active_is_down(id, uncached || self.authorities[id.0].reachability_only);
+            self.active_is_down(id, is_in_need);
         }
     }
 

@@ -93,7 +93,10 @@ pub(super) fn talk(servers: &[&str], transcript: &str) {
 
 impl Setup {
     pub(super) fn new(servers: &[&str]) -> Self {
-        Self { servers: servers.iter().map(|uri| ServerConfig::insecure(*uri)).collect(), ..Self::default() }
+        let servers = servers.iter().map(|uri| ServerConfig::insecure(*uri)).collect();
+        // Whoever loses a server comes back at once, so that there is less to wait for.
+        let settings = ClientSettings { reconnect_spread: Duration::ZERO, ..ClientSettings::default() };
+        Self { servers, settings, ..Self::default() }
     }
 
     /// Gives features to every top-level server.
