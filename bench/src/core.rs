@@ -102,6 +102,7 @@ impl Core {
                 | Action::Load(_)
                 | Action::Resolve(_)
                 | Action::StopResolving(_)
+                | Action::Probe { .. }
                 | Action::Report(_) => {}
             }
         }

@@ -67,6 +67,13 @@ pub enum Action<S: Subchannel> {
     },
     /// See [`client::Action::Send`].
     Send(StreamId, bytes::Bytes),
+    /// See [`client::Action::Probe`].
+    Probe {
+        /// Of which stream.
+        stream: StreamId,
+        /// Whether a PONG alone would not be enough.
+        call: bool,
+    },
     /// See [`client::Action::Close`].
     CloseStream(StreamId),
     /// See [`lrs::Action`].
@@ -86,6 +93,7 @@ pub enum Action<S: Subchannel> {
 enum Pending {
     Open(StreamId, Arc<ServerConfig>, Duration),
     Send(StreamId, bytes::Bytes),
+    Probe(StreamId, bool),
     Close(StreamId),
     Resolve(DnsName),
     StopResolving(DnsName),
@@ -188,6 +196,7 @@ impl<S: Subchannel> ChannelCore<S> {
         Some(match self.actions.pop_front()? {
             Pending::Open(stream, server, connect_timeout) => Action::OpenStream { stream, server, connect_timeout },
             Pending::Send(stream, message) => Action::Send(stream, message),
+            Pending::Probe(stream, call) => Action::Probe { stream, call },
             Pending::Close(stream) => Action::CloseStream(stream),
             Pending::Resolve(name) => Action::Resolve(name),
             Pending::StopResolving(name) => Action::StopResolving(name),
@@ -247,6 +256,7 @@ impl<S: Subchannel> ChannelCore<S> {
                     self.actions.push_back(Pending::Open(stream, server, connect_timeout));
                 }
                 client::Action::Send(stream, message) => self.actions.push_back(Pending::Send(stream, message)),
+                client::Action::Probe { stream, call } => self.actions.push_back(Pending::Probe(stream, call)),
                 client::Action::Close(stream) => self.actions.push_back(Pending::Close(stream)),
                 client::Action::Report(report) => self.actions.push_back(Pending::Report(report)),
                 client::Action::ActiveServer(authority, server) => {

@@ -265,12 +265,19 @@ impl ChannelBuilder {
     }
 
     /// First and longest pause between attempts to connect, to endpoints and to xDS servers, and between lookups that
-    /// fail; 1 s and 120 s by default.
+    /// fail; 1 s and 120 s by default, and 30 s at most for xDS servers.
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
         self.connect.backoff = Backoff::new(base, max);
         self.deps.resolution_backoff = Backoff::new(base, max);
         self.client.backoff_base = base;
         self.client.backoff_max = max;
+        self
+    }
+
+    /// A channel that lacks nothing comes back to an xDS server that it lost after a random part of this time, so that
+    /// many do not come in the same instant; 2 s by default, zero for at once.
+    pub fn reconnect_spread(mut self, spread: Duration) -> Self {
+        self.client.reconnect_spread = spread;
         self
     }
 

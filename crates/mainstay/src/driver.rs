@@ -121,6 +121,7 @@ impl Driver {
                     self.streams.open(Service::Ads, stream, server, connect_timeout);
                 }
                 Action::Send(stream, message) => self.streams.send(Service::Ads, stream, message),
+                Action::Probe { .. } => {}
                 Action::CloseStream(stream) => self.streams.close(Service::Ads, stream),
                 Action::Load(lrs::Action::Open { stream, server, connect_timeout }) => {
                     self.streams.open(Service::Lrs, stream, server, connect_timeout);
@@ -171,6 +172,7 @@ impl Driver {
             Report::Connecting(server)
             | Report::Connected(server)
             | Report::Answered(server)
+            | Report::Alive(server)
             | Report::Unreachable(server, ..)
             | Report::StreamEnded(server, ..)
             | Report::Acked(server, ..)

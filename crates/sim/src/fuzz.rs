@@ -277,7 +277,7 @@ impl<'a> Play<'a> {
             }
             Action::Close(id) => assert!(self.streams.remove(&id).is_some(), "only what is there is closed"),
             Action::Notify(watch, _) => assert!(self.watches.contains(&watch), "only watchers are told"),
-            Action::ActiveServer(..) | Action::Report(_) => {}
+            Action::Probe { .. } | Action::ActiveServer(..) | Action::Report(_) => {}
         }
     }
 

@@ -406,8 +406,16 @@ impl World {
     fn settle(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
         loop {
             self.core.settle(&mut Context { now: self.now, choose: &mut *choose, host: &mut self.shell });
+            let mut probes = Vec::new();
             while let Some(action) = self.core.poll_action() {
-                self.act(action)?;
+                match action {
+                    Action::Probe { stream, .. } => probes.push(stream),
+                    action => self.act(action)?,
+                }
+            }
+            if !probes.is_empty() {
+                probes.into_iter().for_each(|stream| self.probe(choose, stream));
+                continue;
             }
             if self.scenario.grain == Grain::Fine || !self.follow_up(choose) {
                 return Ok(());
@@ -482,7 +490,8 @@ impl World {
                     self.links.insert(stream, link);
                 }
             }
-            Action::Load(_) => {} // No control plane of this world wants load reports.
+            Action::Probe { .. } => {} // Answered where streams are.
+            Action::Load(_) => {}      // No control plane of this world wants load reports.
             Action::Resolve(name) => {
                 self.note(|_| format!("  > resolve {name}"));
                 self.lookups.insert(name);

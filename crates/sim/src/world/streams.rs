@@ -61,6 +61,14 @@ impl World {
         self.input(choose, Input::Xds(client::Event::Sent(id)));
     }
 
+    /// A server that can be reached shows that it is alive.
+    pub(super) fn probe(&mut self, choose: &mut dyn Choose, id: StreamId) {
+        let is_alive = |link: &Link| !link.dead && !link.closed && self.planes[link.plane].net == Net::Up;
+        if self.links.get(&id).is_some_and(is_alive) {
+            self.input(choose, Input::Xds(client::Event::Alive(id, client::Sign::Data)));
+        }
+    }
+
     pub(super) fn arrive(&mut self, id: StreamId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let request = link.to_plane.pop_front().and_then(|bytes| DiscoveryRequest::decode(bytes).ok());

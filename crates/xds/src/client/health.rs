@@ -1,15 +1,16 @@
 //! Failure, fallback and recovery of servers (A57, A71, A95).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::authority::{AuthorityId, Unreachable};
-use super::server::{Answered, Link, Outage, Paused, ServerId};
+use super::authority::{Authority, AuthorityId, Unreachable};
+use super::server::{Answered, Link, Outage, Pause, Paused, ServerId};
+use super::subscription::Word;
 use super::timers::TimerKind;
 use super::{Action, Report, XdsClient};
 use crate::bootstrap::ServerConfig;
-use crate::name::AuthorityKey;
-use crate::resource::ResourceType;
+use crate::name::{AuthorityKey, ResourceKey};
 use crate::{Choose, Time};
 
 impl XdsClient {
@@ -21,7 +22,7 @@ impl XdsClient {
         failed.outage = Some(Outage { cause: cause.into(), since });
         let report = Report::Unreachable(failed.config.clone(), cause.to_owned(), pause);
         self.report(report);
-        self.pause(now, server, pause);
+        self.pause(now, server, pause, Pause::Backoff);
         for authority in self.authorities_led_by(server) {
             let due = self.authorities[authority.0].reachability_only || self.cache.any_uncached(authority);
             self.active_is_down(authority, due);
@@ -29,7 +30,7 @@ impl XdsClient {
     }
 
     /// A stream that had answers is over. That is no failure (P-18): the next one follows at once, unless such
-    /// streams end again and again.
+    /// streams end again and again, or nothing is missing and there is time.
     pub(super) fn stream_ended(
         &mut self,
         now: Time,
@@ -38,13 +39,31 @@ impl XdsClient {
         lived: Duration,
         cause: &str,
     ) {
-        let ended = &mut self.servers[server.0];
-        let pause = ended.pacing.ended(lived, &self.settings, choose);
-        let report = Report::StreamEnded(ended.config.clone(), cause.to_owned(), pause);
+        let paced = self.servers[server.0].pacing.ended(lived, &self.settings, choose);
+        let (pause, reason) = match paced {
+            Duration::ZERO => (self.spread(choose, server), Pause::Spread),
+            paced => (paced, Pause::Backoff),
+        };
+        let report = Report::StreamEnded(self.servers[server.0].config.clone(), cause.to_owned(), pause);
         self.report(report);
         if !pause.is_zero() {
-            self.pause(now, server, pause);
+            self.pause(now, server, pause, reason);
         }
+    }
+
+    /// How long to stay away from a server that was lost. Ten thousand clients that lack nothing should not come back
+    /// in the same instant; one that lacks something, is on a fallback or falls back readily should not wait.
+    fn spread(&self, choose: &mut dyn Choose, server: ServerId) -> Duration {
+        let nanos = u64::try_from(self.settings.reconnect_spread.as_nanos()).unwrap_or(u64::MAX);
+        let is_in_need = |(index, authority): (usize, &Authority)| {
+            let is_on_fallback = !authority.above_active().is_empty();
+            authority.in_use().contains(&server)
+                && (is_on_fallback || authority.reachability_only || self.cache.any_uncached(AuthorityId(index)))
+        };
+        if nanos == 0 || self.authorities.iter().enumerate().any(is_in_need) {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(choose.choose(nanos).min(nanos))
     }
 
     /// The server in charge of an authority is known to be down. Falls back if that is `due` (C-40, C-42), and past
@@ -71,7 +90,6 @@ impl XdsClient {
     pub(super) fn server_answered(&mut self, server: ServerId) {
         let answered = &mut self.servers[server.0];
         answered.pacing.answered();
-        answered.outage = None;
         answered.link = match answered.take_link() {
             Link::Unanswered(unanswered) => {
                 self.outputs.push_back(Action::Report(Report::Answered(answered.config.clone())));
@@ -79,28 +97,39 @@ impl XdsClient {
             }
             link => link,
         };
+        if let Some(stream) = answered.link.stream_mut() {
+            stream.life.prove(server, &mut self.timers);
+        }
+        self.outage_is_over(server);
+    }
+
+    /// A sign of life came that is no response. It ends an outage, but forgives no failure (A57).
+    pub(super) fn server_is_alive(&mut self, server: ServerId) {
+        let alive = &mut self.servers[server.0];
+        let Some(stream) = alive.link.stream_mut() else { return };
+        stream.life.prove(server, &mut self.timers);
+        // What is on its way may still be lost: it needs a sign of its own.
+        if stream.is_sending() || alive.outage.is_none() {
+            return;
+        }
+        let report = Report::Alive(alive.config.clone());
+        self.report(report);
+        self.outage_is_over(server);
+    }
+
+    fn outage_is_over(&mut self, server: ServerId) {
+        self.servers[server.0].outage = None;
         for authority in self.authorities_led_by(server) {
             self.set_unreachable(authority, None);
         }
     }
 
-    /// A valid response came: the server takes over every authority that fell back below it (C-49).
-    pub(super) fn recover(&mut self, server: ServerId) {
-        for index in 0..self.authorities.len() {
-            let id = AuthorityId(index);
-            if self.authorities[index].return_to(server) {
+    /// The server sent usable resources of these authorities: it takes over each that fell back below it (C-49).
+    pub(super) fn recover(&mut self, server: ServerId, authorities: BTreeSet<AuthorityId>) {
+        for id in authorities {
+            if self.authorities[id.0].return_to(server) {
                 self.active_changed(id, Report::Recovered);
                 self.set_unreachable(id, None);
-            }
-        }
-    }
-
-    /// A response of this type was taken from `server`: the servers above it must send theirs again when they are
-    /// back, so they must not be told that we have it.
-    pub(super) fn forget_above(&mut self, server: ServerId, resource_type: ResourceType) {
-        for authority in self.authorities.iter().filter(|authority| authority.active() == Some(server)) {
-            for above in authority.above_active() {
-                self.servers[above.0].forget_version(resource_type);
             }
         }
     }
@@ -114,6 +143,39 @@ impl XdsClient {
         self.outputs.push_back(Action::ActiveServer(key.clone(), config.clone()));
         self.report(report(key, config));
         self.mark_all_streams();
+        self.follow(id, active);
+    }
+
+    /// The cache follows the server that is in charge now: errors of others do not count any more, and what this one
+    /// said before it was in charge takes effect. Those above it must send everything again, so that they show by
+    /// their answer that they are back.
+    fn follow(&mut self, id: AuthorityId, active: ServerId) {
+        let keys: Vec<_> = self.cache.of_authority(id).collect();
+        for key in keys {
+            for above in self.authorities[id.0].above_active() {
+                self.servers[above.0].ask_again(&key, &mut self.timers);
+            }
+            let Some(entry) = self.cache.get_mut(key.resource_type, &key.name) else { continue };
+            if entry.forget_faults_except_of(active) {
+                self.news.extend(&entry.watchers);
+            }
+            self.heed(&key);
+        }
+    }
+
+    /// Lets take effect what the server in charge said of a resource instead of sending it.
+    pub(super) fn heed(&mut self, key: &ResourceKey) {
+        let Some(entry) = self.cache.get_mut(key.resource_type, &key.name) else { return };
+        let Some(active) = self.authorities[entry.authority.0].active() else { return };
+        let word = self.servers[active.0].link.stream().and_then(|stream| stream.word(key));
+        let Some(Word::Said(verdict)) = word else { return };
+        let dropped = entry.heed(verdict, active);
+        self.news.extend(&entry.watchers);
+        match dropped {
+            Some(server) if server == active => self.servers[server.0].forget_version(key.resource_type),
+            Some(other) => self.servers[other.0].ask_again(key, &mut self.timers),
+            None => {}
+        }
     }
 
     fn set_unreachable(&mut self, id: AuthorityId, unreachable: Option<Unreachable>) {
@@ -129,9 +191,9 @@ impl XdsClient {
         (0..self.authorities.len()).map(AuthorityId).filter(led).collect()
     }
 
-    fn pause(&mut self, now: Time, server: ServerId, pause: Duration) {
+    fn pause(&mut self, now: Time, server: ServerId, pause: Duration, reason: Pause) {
         let until = now + pause;
-        self.servers[server.0].link = Link::Paused(Paused { until });
+        self.servers[server.0].link = Link::Paused(Paused { until, reason });
         self.timers.set(until, TimerKind::Backoff(server));
     }
 

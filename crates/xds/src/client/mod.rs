@@ -31,10 +31,12 @@ mod dump;
 mod error;
 mod health;
 mod intern;
+mod life;
 mod notify;
 mod response;
 mod server;
 mod stream;
+mod subscription;
 mod timers;
 mod wire;
 
@@ -64,12 +66,24 @@ pub struct StreamId(pub u64);
 pub enum Event {
     /// The connection is READY and the stream is open on it.
     Opened(StreamId),
-    /// The last [`Action::Send`] of the stream was handed to the transport (P-55).
+    /// The last [`Action::Send`] of the stream was written to the transport's socket (P-55). What waits in a queue
+    /// of ours, or for the server's flow control, is not sent yet.
     Sent(StreamId),
+    /// A sign of life on the connection of the stream, asked for by [`Action::Probe`]. Several may be told as one.
+    Alive(StreamId, Sign),
     /// A message came in.
     Received(StreamId, Bytes),
     /// The stream is over, or never came to be.
     Closed(StreamId, CloseCause),
+}
+
+/// What shows that whoever is at the other end of a connection is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sign {
+    /// An answer to an HTTP/2 PING: some HTTP/2 stack is there, perhaps that of a proxy, or of a server that hangs.
+    Pong,
+    /// Any other byte: a frame, the answer to a health check whatever its status, a part of a response.
+    Data,
 }
 
 /// Why a stream is over. The driver says what happened; nobody reads error texts to find out.
@@ -111,6 +125,18 @@ pub enum Action {
     },
     /// Send an encoded `DiscoveryRequest`. Answered by [`Event::Sent`]; at most one per stream is outstanding (P-23).
     Send(StreamId, Bytes),
+    /// Ask for a sign of life on the connection of this stream: an HTTP/2 PING, and a unary
+    /// `grpc.health.v1.Health/Check` if `call`.
+    ///
+    /// Answered by [`Event::Alive`]: at once with [`Sign::Data`] if such bytes came after the last request of the
+    /// stream was written, and for what comes from then on until the stream is closed. If it is closed without a sign,
+    /// nobody may be at the other end of the connection any more: no other stream is opened on it.
+    Probe {
+        /// Of which stream.
+        stream: StreamId,
+        /// Whether a PONG alone would not be enough.
+        call: bool,
+    },
     /// Close the stream and forget it; release its connection.
     Close(StreamId),
     /// Tell a watcher.
@@ -209,6 +235,8 @@ pub enum Report {
     Connected(Arc<ServerConfig>),
     /// The first response on a stream came.
     Answered(Arc<ServerConfig>),
+    /// A server that could not be reached is back: it shows that it is alive, and has nothing new to say.
+    Alive(Arc<ServerConfig>),
     /// The server cannot be reached, with the cause and the time until the next attempt.
     Unreachable(Arc<ServerConfig>, String, Duration),
     /// A stream that had answers is over; it is opened again after the given time.
@@ -259,6 +287,9 @@ pub struct ClientSettings {
     pub transient_resource_timeout: Duration,
     /// Treat a stream without any response for this long as a failed one; off by default (C-36).
     pub silent_stream_timeout: Option<Duration>,
+    /// Upper bound of the pause before a client that lacks nothing comes back to a server that it lost; each time it
+    /// is drawn anew. Zero: at once.
+    pub reconnect_spread: Duration,
     /// First pause between attempts (P-19).
     pub backoff_base: Duration,
     /// Longest pause between attempts, before jitter.
@@ -277,8 +308,9 @@ impl Default for ClientSettings {
             resource_timeout: Duration::from_secs(15),
             transient_resource_timeout: Duration::from_secs(30),
             silent_stream_timeout: None,
+            reconnect_spread: Duration::from_secs(2),
             backoff_base: Duration::from_secs(1),
-            backoff_max: Duration::from_secs(120),
+            backoff_max: Duration::from_secs(30),
             min_load_report_interval: Duration::from_secs(1),
         }
     }
@@ -385,11 +417,19 @@ impl XdsClient {
         }
         self.start(id);
         self.mark_streams(id, key.resource_type);
-        // C-43: a new need of a server that is known to be down does not wait for its next failure.
+        self.heed(key); // The server in charge may have spoken of it before it was watched again.
+        // C-43: a new need of a server that is known to be down does not wait for its next failure. A95: nor does an
+        // authority that starts on such a server.
         let is_down = self.authorities[id.0].active().is_some_and(|server| self.servers[server.0].outage.is_some());
         let uncached = self.cache.get(key.resource_type, &key.name).is_some_and(|entry| entry.cached.is_uncached());
-        if is_down && uncached {
-            self.active_is_down(id, true);
+        let is_in_need = uncached || self.authorities[id.0].reachability_only;
+        if is_in_need {
+            for server in self.authorities[id.0].in_use() {
+                self.servers[server.0].hurry(*server, &mut self.timers);
+            }
+        }
+        if is_down {
+            self.active_is_down(id, is_in_need);
         }
     }
 

@@ -141,6 +141,7 @@ impl LrsClient {
         match event {
             Event::Opened(stream) => self.on_opened(stream),
             Event::Sent(stream) => self.on_sent(stream),
+            Event::Alive(..) => {} // Never asked for here.
             Event::Received(stream, message) => self.on_response(now, stream, &message),
             Event::Closed(stream, _) => self.on_closed(now, choose, store, stream),
         }
