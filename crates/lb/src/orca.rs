@@ -9,8 +9,8 @@ use mainstay_xds::orca::{ORCA_TRAILER, OrcaLoadReport};
 use mainstay_xds::resource::lb_policy::{Metric, Weighing};
 use prost::Message;
 
-/// The weight that the reports of one endpoint give it. Any two are equal: what endpoints say is no part of the state
-/// of a policy before it has looked.
+/// The weight that the reports of one endpoint give it. Two are equal if they are the same one: what endpoints say is no
+/// part of the state of a policy before it has looked, but whom they say it to is.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     weighing: Weighing,
@@ -104,8 +104,8 @@ fn utilization(report: &OrcaLoadReport, metrics: &[Metric]) -> f64 {
 }
 
 impl PartialEq for Reports {
-    fn eq(&self, _: &Self) -> bool {
-        true
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
     }
 }
 
@@ -116,8 +116,8 @@ impl Hash for Reports {
 }
 
 impl PartialEq for LoadSink {
-    fn eq(&self, _: &Self) -> bool {
-        true
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
     }
 }
 

@@ -84,8 +84,6 @@ pub(crate) struct Weighted<S> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClusterPicker<S> {
     pub(crate) name: Arc<str>,
-    /// With the name, what the counter belongs to: it tells counters apart, which are all equal.
-    pub(crate) eds_service: Arc<str>,
     pub(crate) note: Arc<str>,
     pub(crate) drops: Arc<[DropCategory]>,
     pub(crate) max_requests: u32,

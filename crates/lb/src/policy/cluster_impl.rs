@@ -79,7 +79,6 @@ impl Policy for ClusterImpl {
     fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
         Picker::Cluster(Box::new(ClusterPicker {
             name: Arc::clone(&self.config.name),
-            eds_service: Arc::clone(&self.eds_service),
             note: Arc::clone(&self.config.note),
             drops: Arc::clone(&self.drops),
             max_requests: self.config.cluster.max_requests,

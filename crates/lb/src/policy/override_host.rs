@@ -34,7 +34,8 @@ pub(crate) struct OverrideHost {
     priority: Priority<EndpointPolicy>,
 }
 
-/// Whether a session used an address since someone last looked. Any two are equal: that is no state of a policy.
+/// Whether a session used an address since someone last looked. Two are equal if they are the same one: the answer is no
+/// state of a policy, but whom to ask is.
 #[derive(Debug, Default)]
 pub(crate) struct Used(AtomicBool);
 
@@ -333,8 +334,8 @@ impl Used {
 }
 
 impl PartialEq for Used {
-    fn eq(&self, _: &Self) -> bool {
-        true
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
     }
 }
 

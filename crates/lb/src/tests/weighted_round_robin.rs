@@ -220,6 +220,24 @@ fn told(world: &mut World) -> Vec<String> {
     std::mem::take(&mut world.host.observations).into_iter().map(tell).collect()
 }
 
+#[test]
+fn other_rules_hold_for_the_reports_that_follow() {
+    let of = |penalty| WeightedRoundRobinConfig {
+        weighing: Weighing { error_utilization_penalty: Penalty::new(penalty).expect("one"), metrics: vec![] },
+        blackout_period: Duration::ZERO,
+        ..settings()
+    };
+    let mut world = world("a=1,2", &of(0.0));
+    let fail = |port| trailers(0.2, if port == 1 { 60.0 } else { 0.0 });
+    end(&mut world, fail, 10);
+    world.advance(Duration::from_secs(1));
+    assert_eq!(shares(&mut world, 20), [(1, 10), (2, 10)].into(), "L-107: errors do not count");
+    world.update(weighted("a=1,2", &of(1.0)));
+    end(&mut world, fail, 10);
+    world.advance(Duration::from_secs(1));
+    assert_eq!(shares(&mut world, 20), [(1, 4), (2, 16)].into(), "L-107: they do from now on");
+}
+
 /// The defaults.
 fn settings() -> WeightedRoundRobinConfig {
     WeightedRoundRobinConfig {
