@@ -145,6 +145,13 @@ impl Pool {
         place.users.as_slice().iter().any(|user| user.owner.cluster == cluster).then(|| id(at, place))
     }
 
+    /// Who uses the subchannel for `address`.
+    pub(crate) fn users(&self, address: &Address) -> impl Iterator<Item = Owner> {
+        let at = self.by_address.find(&Some(address.identity()), identity_at(&self.places));
+        let place = at.and_then(|at| self.places.get(at as usize));
+        place.into_iter().flat_map(|place| place.users.as_slice()).map(|user| user.owner)
+    }
+
     /// Why the last attempt to connect failed, with the address.
     pub(crate) fn last_error(&self, id: SubchannelId) -> Option<String> {
         let error = self.errors.get(&id)?;

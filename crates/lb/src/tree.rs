@@ -432,6 +432,7 @@ impl<S: Subchannel> Tree<S> {
             health: None,
             cluster,
             ignore_reresolution: false,
+            warm_bound: self.warm_bound,
             observations: &mut observations,
         };
         let result = work(&mut policy_cx, &mut self.clusters);

@@ -223,7 +223,8 @@ impl ChannelBuilder {
     }
 
     /// How long new routes may wait until the clusters that they bring in are connected, while RPCs go by the routes
-    /// before; 5 s by default. `None` lets them take effect at once, and RPCs wait for the connections.
+    /// before; 5 s by default. Endpoints that an update replaces altogether serve as long while the new ones connect.
+    /// `None` lets both take effect at once, and RPCs wait for the connections.
     pub fn warm_switching(mut self, bound: Option<Duration>) -> Self {
         self.warm_switching = bound;
         self

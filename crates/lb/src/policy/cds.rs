@@ -224,6 +224,13 @@ impl Policy for Leaf {
         }
     }
 
+    fn exit_idle(&mut self, cx: &mut Cx<'_>) {
+        match self {
+            Self::Works(cluster) => cluster.exit_idle(cx),
+            Self::Broken(_) => {}
+        }
+    }
+
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
         match self {
             Self::Works(cluster) => cluster.shut_down(cx),

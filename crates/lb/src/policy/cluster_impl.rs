@@ -38,8 +38,8 @@ impl Policy for ClusterImpl {
         let children = children(config, &mut names);
         let eds_service = eds_service(config);
         let drops = drops(config);
-        let load = load(cx, config, &eds_service, &drops, &children);
         let child = OverrideHost::new(cx, &config.cluster, *sessions, children);
+        let load = load(cx, config, &eds_service, &drops, &child);
         let counter = (cx.breakers)(&config.name, &eds_service);
         Self { config: Arc::clone(config), eds_service, counter, drops, load, names, child }
     }
@@ -56,12 +56,16 @@ impl Policy for ClusterImpl {
         if self.load.take().is_some() {
             cx.loads.release();
         }
-        self.load = load(cx, config, &self.eds_service, &self.drops, &children);
         self.child.update(cx, &config.cluster, *sessions, children);
+        self.load = load(cx, config, &self.eds_service, &self.drops, &self.child);
     }
 
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
         self.child.handle(cx, event)
+    }
+
+    fn exit_idle(&mut self, cx: &mut Cx<'_>) {
+        self.child.exit_idle(cx);
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
@@ -79,7 +83,6 @@ impl Policy for ClusterImpl {
     fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
         Picker::Cluster(Box::new(ClusterPicker {
             name: Arc::clone(&self.config.name),
-            eds_service: Arc::clone(&self.eds_service),
             note: Arc::clone(&self.config.note),
             drops: Arc::clone(&self.drops),
             max_requests: self.config.cluster.max_requests,
@@ -117,10 +120,10 @@ fn load(
     config: &ClusterConfig,
     eds_service: &Arc<str>,
     drops: &[DropCategory],
-    children: &[ChildConfig<PriorityConfig>],
+    child: &OverrideHost,
 ) -> Option<Arc<ClusterLoad>> {
     let server = config.cluster.lrs_server.as_ref()?;
-    let localities = children.iter().flat_map(|child| &child.config.localities);
+    let localities = child.configs().flat_map(|config| &config.localities);
     let endpoints = localities.flat_map(|locality| {
         let addresses = locality.endpoints.endpoints.iter().flat_map(|endpoint| endpoint.addresses.as_slice());
         addresses.map(|address| (&locality.locality, *address))
