@@ -14,6 +14,7 @@ mod load_reports;
 mod logical_dns;
 mod outlier_detection;
 mod proxy;
+mod relay;
 mod retry;
 mod session_affinity;
 #[cfg(feature = "opentelemetry")]
