@@ -15,7 +15,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tonic::Status;
 
@@ -116,10 +116,13 @@ pub(crate) async fn dial(address: &Address, tls: Option<&Tls>) -> Result<(Box<dy
             let local = stream.local_addr().ok();
             maybe_secure(stream, local, tls, address).await
         }
+        #[cfg(unix)]
         Address::Unix(path) => {
-            let stream = UnixStream::connect(path).await.map_err(failed)?;
+            let stream = tokio::net::UnixStream::connect(path).await.map_err(failed)?;
             maybe_secure(stream, None, tls, address).await
         }
+        #[cfg(not(unix))]
+        Address::Unix(_) => Err(failed(std::io::ErrorKind::Unsupported.into())),
     }
 }
 

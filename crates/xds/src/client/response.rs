@@ -96,7 +96,7 @@ impl XdsClient {
         for (name, outcome) in reading.outcomes {
             self.take_in(server, ResourceKey { resource_type, name }, &provenance, outcome);
         }
-        // A response that is rejected, even in part, does not advance the version (P-39 as design.md decides it).
+        // A response that is rejected, even in part, does not advance the version (P-39, D-11).
         let from = &mut self.servers[server.0];
         if error.is_none() {
             from.set_version(resource_type, version);

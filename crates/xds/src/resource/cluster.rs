@@ -1,4 +1,4 @@
-//! Cluster (CDS), `spec/04` section 4.
+//! Cluster (CDS), `docs/rules/04` section 4.
 
 use std::sync::Arc;
 use std::time::Duration;

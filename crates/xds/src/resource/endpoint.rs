@@ -1,4 +1,4 @@
-//! ClusterLoadAssignment (EDS) and LbEndpointCollection (LEDS), `spec/04` sections 6 and 7.
+//! ClusterLoadAssignment (EDS) and LbEndpointCollection (LEDS), `docs/rules/04` sections 6 and 7.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! The ADS conversation: `spec/01` sections 3 to 9 and 11.
+//! The ADS conversation: `docs/rules/01` sections 3 to 9 and 11.
 
 use super::talk::{Setup, talk};
 use crate::client::ResourceState;

@@ -1,4 +1,4 @@
-//! `spec/04` section 4, rule by rule. LB policies and TLS contexts have tests of their own.
+//! `docs/rules/04` section 4, rule by rule. LB policies and TLS contexts have tests of their own.
 
 use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
 use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;

@@ -1,4 +1,4 @@
-//! `spec/04` sections 6 and 7, rule by rule.
+//! `docs/rules/04` sections 6 and 7, rule by rule.
 
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::cluster::v3::Cluster as PbCluster;
