@@ -86,9 +86,7 @@ impl<'a> Life<'a> {
                     probe.check = None;
                     probe.answered_elsewhere |= matches!(answer, Answer::Elsewhere);
                 }
-                // The connection outlives its streams.
                 Ok(()) = heard.changed(), if !probe.data_told => {}
-                else => return std::future::pending().await,
             }
         }
     }
