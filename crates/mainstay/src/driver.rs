@@ -121,7 +121,7 @@ impl Driver {
                     self.streams.open(Service::Ads, stream, server, connect_timeout);
                 }
                 Action::Send(stream, message) => self.streams.send(Service::Ads, stream, message),
-                Action::Probe { .. } => {}
+                Action::Probe { stream, call } => self.streams.probe(stream, call),
                 Action::CloseStream(stream) => self.streams.close(Service::Ads, stream),
                 Action::Load(lrs::Action::Open { stream, server, connect_timeout }) => {
                     self.streams.open(Service::Lrs, stream, server, connect_timeout);

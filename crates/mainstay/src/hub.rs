@@ -135,10 +135,22 @@ impl Hub {
         Ok(hub)
     }
 
-    /// A way to ask each running hub of the process. It keeps none of them running.
-    pub(crate) fn all() -> Vec<Inspector> {
-        let hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
-        hubs.iter().filter_map(|(_, hub)| hub.upgrade()).map(|hub| hub.inspector.clone()).collect()
+    /// How each running hub of the process is doing. None is kept running by the question, and none is waited for
+    /// long: a runtime that nobody drives answers nothing.
+    pub(crate) async fn statuses() -> Vec<HubStatus> {
+        let asked: Vec<_> = {
+            let hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
+            let running = hubs.iter().filter_map(|(_, hub)| hub.upgrade());
+            running.map(|hub| (hub.plan.target.canonical.clone(), hub.inspector.clone())).collect()
+        };
+        let answers = asked.into_iter().map(|(target, inspector)| async move {
+            let answer = tokio::time::timeout(STATUS_TIMEOUT, inspector.status()).await;
+            answer.unwrap_or_else(|_| {
+                tracing::warn!(%target, "the channel does not say how it is: nothing drives its runtime");
+                None
+            })
+        });
+        futures_util::future::join_all(answers).await.into_iter().flatten().collect()
     }
 
     pub(crate) fn target(&self) -> &str {
@@ -193,6 +205,9 @@ impl Hub {
         Ok(Self { shared, scheme: plan.credentials.scheme(), authority, inspector, observer, _close: close, plan })
     }
 }
+
+/// A driver answers in microseconds; one that is very busy, in milliseconds.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 // === impl Inspector ===
 

@@ -12,8 +12,10 @@ mod fault_injection;
 mod faulty_network;
 mod load_reports;
 mod logical_dns;
+mod outages;
 mod outlier_detection;
 mod proxy;
+mod relay;
 mod retry;
 mod session_affinity;
 #[cfg(feature = "opentelemetry")]
