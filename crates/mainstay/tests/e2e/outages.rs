@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
 use mainstay::{Channel, ChannelBuilder, Event, Events};
-use mainstay_control_plane::{Server, Snapshot, TypeUrl, resources};
+use mainstay_control_plane::{Snapshot, TypeUrl, resources};
 use mainstay_testservice::Backend;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
