@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use mainstay_lb::RetryThrottle;
+use mainstay_lb::{Outlook, RetryThrottle};
 use mainstay_xds::Backoff;
 use mainstay_xds::bootstrap::{Bootstrap, BootstrapError};
 use mainstay_xds::client::ClientSettings;
@@ -67,8 +67,20 @@ pub struct ChannelBuilder {
     telemetry: Option<Telemetry>,
 }
 
+/// What RPCs on a channel can expect: gRPC's connectivity states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ChannelState {
+    /// There is no configuration yet, or no connection: RPCs wait.
+    Connecting,
+    /// Some cluster takes RPCs. Which one an RPC needs depends on its route.
+    Ready,
+    /// RPCs fail, unless they wait for ready.
+    TransientFailure,
+}
+
 /// Why a channel cannot be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// There is no usable bootstrap.
@@ -130,6 +142,26 @@ impl Channel {
         self.hub.target()
     }
 
+    /// What RPCs can expect right now.
+    pub fn state(&self) -> ChannelState {
+        self.hub.shared.snapshot.load().outlook().into()
+    }
+
+    /// Waits until the channel takes RPCs, however long that may be. Nobody has to: RPCs wait by themselves.
+    ///
+    /// It has the form of tower's `ServiceExt::ready`, which is done at once on this channel, so that code that calls
+    /// that one compiles and waits for what it means.
+    pub async fn ready(&mut self) -> Result<&mut Self, Status> {
+        // Listen first, then look: a snapshot that comes in between is not missed.
+        let mut published = self.hub.shared.published.subscribe();
+        while self.state() != ChannelState::Ready {
+            if published.changed().await.is_err() {
+                return Err(Status::unavailable(format!("the channel to {} has ended", self.target())));
+            }
+        }
+        Ok(self)
+    }
+
     /// What the xDS side of this channel does from now on: connects, falls back, rejects, recovers.
     /// The first caller also hears what has happened since the channel was made.
     pub fn events(&self) -> Events {
@@ -165,6 +197,27 @@ impl Service<http::Request<Body>> for Channel {
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Channel").field("target", &self.hub.target()).finish_non_exhaustive()
+    }
+}
+
+// === impl ChannelState ===
+
+impl From<Outlook> for ChannelState {
+    fn from(outlook: Outlook) -> Self {
+        match outlook {
+            Outlook::Send => Self::Ready,
+            Outlook::Wait => Self::Connecting,
+            Outlook::Fail => Self::TransientFailure,
+        }
+    }
+}
+
+// === impl BuildError ===
+
+impl fmt::Debug for BuildError {
+    /// The text: it is what a `main` that ends with `?` prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

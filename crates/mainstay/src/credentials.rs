@@ -17,7 +17,7 @@ use crate::http2::Tls;
 pub struct Credentials(Option<Arc<ClientConfig>>);
 
 /// Why credentials cannot be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
     /// The system has no usable root certificates.
@@ -81,6 +81,13 @@ impl PartialEq for Credentials {
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Credentials::tls" } else { "Credentials::insecure" })
+    }
+}
+
+impl fmt::Debug for CredentialsError {
+    /// The text: it is what a `main` that ends with `?` prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
