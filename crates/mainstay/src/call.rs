@@ -22,6 +22,7 @@ use tonic::{Code, Status};
 
 use crate::body::{Held, ResponseBody};
 use crate::channel::WaitForReady;
+use crate::connection::WrongName;
 use crate::deadline;
 use crate::failure;
 use crate::hub::{ClusterRef, Hub};
@@ -271,13 +272,24 @@ impl Call<'_> {
         let snapshot = self.hub.shared.snapshot.load();
         match snapshot.decide_again(rpc, &mut self.chosen, &mut Random) {
             Decision::Send(to) => {
-                let Some(sender) = to.subchannel.sender() else {
-                    // It went away this very moment; the next snapshot knows.
-                    to.listeners.withdraw();
-                    return Ok(Step::Wait(Failure::unavailable(format!(
-                        "connection to {} was lost",
-                        to.subchannel.address()
-                    ))));
+                let address = to.subchannel.address();
+                let sender = match to.subchannel.sender_as(to.authority) {
+                    Some(Ok(sender)) => sender,
+                    None => {
+                        // It went away this very moment; the next snapshot knows.
+                        to.listeners.withdraw();
+                        return Ok(Step::Wait(Failure::unavailable(format!("connection to {address} was lost"))));
+                    }
+                    Some(Err(WrongName)) => {
+                        to.listeners.withdraw();
+                        let name = to.authority.unwrap_or_default();
+                        return Err(NotSent::Failed(Status::unavailable(format!(
+                            "RPC to {}: cluster {:?} asks for :authority {name:?}, and the certificate of {address} \
+                             does not have that name",
+                            self.hub.target(),
+                            to.cluster
+                        ))));
+                    }
                 };
                 for wake in to.keep.into_iter().chain(to.wake) {
                     self.hub.inspector.wake(wake);
@@ -288,7 +300,7 @@ impl Call<'_> {
                     authority: to.authority.and_then(|authority| Authority::try_from(authority).ok()),
                     deadline: self.deadline(to.limit),
                     cluster: Arc::clone(to.cluster),
-                    address: to.subchannel.address(),
+                    address,
                     origin: Arc::clone(to.origin),
                     listeners: to.listeners,
                     on_subchannel: to.subchannel.begin(),

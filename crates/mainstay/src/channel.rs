@@ -63,6 +63,7 @@ pub struct ChannelBuilder {
     deps: DepsSettings,
     connect: ConnectSettings,
     warm_switching: Option<Duration>,
+    require_xds_security: bool,
     ads: AdsLimits,
     telemetry: Option<Telemetry>,
 }
@@ -129,6 +130,7 @@ impl Channel {
                 enabled: true,
             },
             warm_switching: Some(Duration::from_secs(5)),
+            require_xds_security: false,
             ads: AdsLimits {
                 max_response_size: 256 << 20,
                 keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
@@ -282,6 +284,16 @@ impl ChannelBuilder {
         self
     }
 
+    /// Whether clusters are refused that ask for TLS in their `transport_socket`. No [`Credentials`] follow that yet, so
+    /// such a cluster is otherwise connected to as the credentials of the channel say, with a warning and
+    /// [`Event::SecurityIgnored`]. Off by default, as in gRPC, where credentials that are not for xDS ignore it (A29).
+    ///
+    /// [`Event::SecurityIgnored`]: crate::Event
+    pub fn require_xds_security(mut self, require: bool) -> Self {
+        self.require_xds_security = require;
+        self
+    }
+
     /// How long one attempt to connect to an endpoint may take; 20 s by default.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect.timeout = timeout;
@@ -387,6 +399,7 @@ impl ChannelBuilder {
             deps: self.deps,
             connect: self.connect,
             warm_switching: self.warm_switching,
+            require_xds_security: self.require_xds_security,
             ads: self.ads,
             telemetry: self.telemetry,
         };

@@ -4,8 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
+use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, RootCertStore};
 
 use mainstay_xds::bootstrap::{ChannelCreds, TlsConfig};
@@ -89,6 +91,14 @@ impl fmt::Debug for CredentialsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// Whether a server certificate in DER has the name of an authority. That it may be trusted was found out before.
+pub(crate) fn has_name(certificate: &[u8], authority: &str) -> bool {
+    let Ok(name) = server_name(host_of(authority)) else { return false };
+    let certificate = CertificateDer::from(certificate);
+    let parsed = ParsedCertificate::try_from(&certificate);
+    parsed.is_ok_and(|certificate| verify_server_name(&certificate, &name).is_ok())
 }
 
 /// TLS for a connection to the xDS server `host`. Files are read each time, so that new certificates are used.

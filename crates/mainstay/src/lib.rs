@@ -31,6 +31,7 @@ mod events;
 mod failure;
 mod frames;
 mod http2;
+mod http_connect;
 mod hub;
 mod intern;
 mod ledger;
