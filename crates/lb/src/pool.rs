@@ -5,13 +5,12 @@
 //! of its connections and takes them back without one being closed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::index::Index;
 use crate::orca::LoadSink;
-use crate::policy::{Address, State};
+use crate::policy::{Address, Identity, State};
 use crate::timers::Owner;
 use crate::tree::{Connectivity, Host, Subchannel, SubchannelId};
 
@@ -328,7 +327,7 @@ impl Users {
 }
 
 /// Says what is at a place.
-fn identity_at<'a>(places: &'a [Place]) -> impl Fn(u32) -> Option<(SocketAddr, Option<&'a str>)> {
+fn identity_at<'a>(places: &'a [Place]) -> impl Fn(u32) -> Option<Identity<'a>> {
     |at| places.get(at as usize)?.users.address().map(Address::identity)
 }
 

@@ -250,6 +250,9 @@ fn log(target: &str, report: &Report) {
         Report::Recovered(authority, server) => {
             tracing::info!(target, %authority, server = server.server_uri, "returned to a preferred xDS server");
         }
+        Report::SecurityIgnored(cluster) => {
+            tracing::warn!(target, %cluster, "cluster asks for TLS, which the channel's credentials do not follow");
+        }
         other => tracing::debug!(target, report = ?other, "xDS"),
     }
 }

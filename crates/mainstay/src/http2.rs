@@ -20,12 +20,18 @@ use tokio::sync::oneshot;
 use tonic::Status;
 
 use crate::frames::{Frames, Seen};
+use crate::http_connect::{self, ProxyError};
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
 pub(crate) enum Address {
     Tcp(SocketAddr),
     Unix(PathBuf),
+    /// An endpoint behind an HTTP proxy (A86).
+    Proxied {
+        proxy: SocketAddr,
+        endpoint: SocketAddr,
+    },
 }
 
 /// TLS for one connection.
@@ -80,6 +86,13 @@ pub(crate) type Driver<B> = http2::Connection<Io, B, Executor>;
 pub(crate) enum ConnectError {
     #[error("{0}: {1}")]
     Connect(Address, #[source] io::Error),
+    #[error("the HTTP proxy {proxy} on the way to {endpoint} {error}")]
+    Proxy {
+        proxy: SocketAddr,
+        endpoint: SocketAddr,
+        #[source]
+        error: ProxyError,
+    },
     #[error("TLS handshake with {0} (server name {1}) failed: {2}")]
     Tls(Address, String, #[source] io::Error),
     #[error("{0} does not speak HTTP/2 over TLS: it did not choose the protocol h2")]
@@ -123,6 +136,12 @@ pub(crate) async fn dial(address: &Address, tls: Option<&Tls>) -> Result<(Box<dy
         }
         #[cfg(not(unix))]
         Address::Unix(_) => Err(failed(std::io::ErrorKind::Unsupported.into())),
+        Address::Proxied { proxy, endpoint } => {
+            let opened = http_connect::open(*proxy, *endpoint).await;
+            let stream = opened.map_err(|error| ConnectError::Proxy { proxy: *proxy, endpoint: *endpoint, error })?;
+            let local = stream.get_ref().local_addr().ok();
+            maybe_secure(stream, local, tls, address).await
+        }
     }
 }
 
@@ -253,6 +272,7 @@ impl fmt::Display for Address {
         match self {
             Self::Tcp(address) => address.fmt(f),
             Self::Unix(path) => write!(f, "unix:{}", Path::display(path)),
+            Self::Proxied { proxy, endpoint } => write!(f, "{endpoint} through the HTTP proxy {proxy}"),
         }
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) connect: ConnectSettings,
     /// How long new routes may wait for the clusters that they bring in.
     pub(crate) warm_switching: Option<Duration>,
+    /// Whether clusters are refused whose TLS context the credentials do not follow.
+    pub(crate) require_xds_security: bool,
     pub(crate) ads: AdsLimits,
     pub(crate) telemetry: Option<Telemetry>,
 }
@@ -177,7 +179,8 @@ impl Hub {
         let origin = Origin { scheme: plan.credentials.scheme(), authority: authority.clone() };
         let driver = Box::new(Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
-                .with_warm_switching(plan.warm_switching),
+                .with_warm_switching(plan.warm_switching)
+                .with_required_security(plan.require_xds_security),
             subchannels: Subchannels::new(
                 runtime.id(),
                 tls,
@@ -258,6 +261,7 @@ impl PartialEq for Plan {
             && self.deps == other.deps
             && self.connect == other.connect
             && self.warm_switching == other.warm_switching
+            && self.require_xds_security == other.require_xds_security
             && self.ads == other.ads
             && self.telemetry == other.telemetry
     }

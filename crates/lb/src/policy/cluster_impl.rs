@@ -6,6 +6,7 @@ use mainstay_xds::deps::{ClusterChildren, ClusterConfig, JoinedLocality, Resolve
 use mainstay_xds::lrs::{ClusterLoad, Forwarded};
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::resource::endpoint::{DropCategory, EndpointCollection, EndpointSource, Priority as EdsPriority};
+use mainstay_xds::resource::tls::HttpConnect;
 
 use super::child_names::ChildNames;
 use super::outlier_detection;
@@ -96,7 +97,7 @@ impl Policy for ClusterImpl {
 /// The priorities of a cluster. There is always one, so that drops and errors work (L-58).
 fn children(config: &ClusterConfig, names: &mut ChildNames) -> Vec<ChildConfig<PriorityConfig>> {
     let mut priorities = match &config.children {
-        ClusterChildren::Endpoints(Some(endpoints)) => resolve(&config.name, endpoints),
+        ClusterChildren::Endpoints(Some(endpoints)) => resolve(config, endpoints),
         ClusterChildren::Endpoints(None) | ClusterChildren::Aggregate(_) => Vec::new(),
     };
     if priorities.is_empty() {
@@ -135,15 +136,17 @@ fn load(
 }
 
 /// The localities of each priority with the endpoints they really have.
-fn resolve(cluster: &Arc<str>, resolved: &ResolvedEndpoints) -> Vec<Vec<Arc<LocalityConfig>>> {
+fn resolve(config: &ClusterConfig, resolved: &ResolvedEndpoints) -> Vec<Vec<Arc<LocalityConfig>>> {
+    let http_connect = config.cluster.http_connect;
     let priorities = resolved.priorities().zip(&resolved.endpoints.priorities);
     let localities = |(joined, priority): (Vec<JoinedLocality<'_>>, &EdsPriority)| {
         let localities = joined.into_iter().zip(&priority.localities);
         let localities = localities.map(|(joined, from)| LocalityConfig {
             locality: Arc::clone(joined.locality),
-            origin: Arc::new(Origin { cluster: Arc::clone(cluster), locality: Arc::clone(joined.locality) }),
+            origin: Arc::new(Origin { cluster: Arc::clone(&config.name), locality: Arc::clone(joined.locality) }),
             weight: joined.weight,
             endpoints: collection(resolved, joined, &from.source),
+            http_connect: http_connect.map(|cluster| HttpConnect { default: from.proxy.or(cluster.default) }),
         });
         localities.map(Arc::new).collect()
     };

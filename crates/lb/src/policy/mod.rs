@@ -22,6 +22,7 @@ use mainstay_xds::deps::ClusterConfig;
 use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::endpoint::{Endpoint, EndpointCollection, HealthStatus, Locality};
 use mainstay_xds::resource::lb_policy::LbPolicy;
+use mainstay_xds::resource::tls::HttpConnect;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
@@ -31,7 +32,7 @@ use crate::timers::{Owner, TimerKind, Timers};
 use crate::tree::{Observation, Origin, Subchannel, SubchannelId};
 use outlier_detection::Health;
 
-pub(crate) use addresses::Address;
+pub(crate) use addresses::{Address, Identity};
 
 mod addresses;
 pub(crate) mod cds;
@@ -169,6 +170,8 @@ pub(crate) struct LocalityConfig {
     pub(crate) origin: Arc<Origin>,
     pub(crate) weight: u32,
     pub(crate) endpoints: Arc<EndpointCollection>,
+    /// The HTTP proxy on the way to its endpoints (A86); none if the cluster wants no proxies.
+    pub(crate) http_connect: Option<HttpConnect>,
 }
 
 /// An endpoint with where it belongs.

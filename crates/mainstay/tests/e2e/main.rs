@@ -12,6 +12,7 @@ mod fault_injection;
 mod faulty_network;
 mod load_reports;
 mod logical_dns;
+mod no_downgrade;
 mod outages;
 mod outlier_detection;
 mod proxy;

@@ -480,17 +480,17 @@ async fn pass_on(mut stream: impl AsyncRead + AsyncWrite + Unpin, target: Socket
 }
 
 /// A certificate authority for one test.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-struct Issued {
-    certificate_pem: String,
-    key_pem: String,
+pub(crate) struct Issued {
+    pub(crate) certificate_pem: String,
+    pub(crate) key_pem: String,
     der: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
@@ -501,7 +501,7 @@ impl Authority {
     }
 
     /// A certificate for this name, and for this machine.
-    fn issue(&self, name: &str) -> Issued {
+    pub(crate) fn issue(&self, name: &str) -> Issued {
         let key = KeyPair::generate().unwrap();
         let names = [name, "localhost", "127.0.0.1"].map(str::to_owned);
         let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.0).unwrap();
@@ -537,7 +537,7 @@ impl Authority {
     }
 
     /// Credentials that trust only us.
-    fn client_credentials(&self) -> Credentials {
+    pub(crate) fn client_credentials(&self) -> Credentials {
         let builder =
             rustls::ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
         Credentials::tls_with(builder.with_root_certificates(self.roots()).with_no_client_auth())

@@ -257,6 +257,8 @@ pub enum Report {
     DeletionIgnored(Arc<ServerConfig>, ResourceKey),
     /// A resource whose deletion was ignored is back, or is not watched any more (A53).
     DeletionOver(Arc<ServerConfig>, ResourceKey),
+    /// A cluster asks for TLS, which the credentials of the channel do not follow. Told by the channel, not the client.
+    SecurityIgnored(Arc<str>),
 }
 
 /// How many resources a response brought. What nobody had asked for is neither valid nor invalid.

@@ -584,6 +584,7 @@ fn report_text(report: &Report) -> String {
         Report::Ignored(server, what) => format!("Ignored {} {what}", server.server_uri),
         Report::DeletionIgnored(server, resource) => format!("DeletionIgnored {} {resource}", server.server_uri),
         Report::DeletionOver(server, resource) => format!("DeletionOver {} {resource}", server.server_uri),
+        Report::SecurityIgnored(cluster) => format!("SecurityIgnored {cluster}"),
     }
 }
 

@@ -316,6 +316,25 @@ fn r123_metadata_of_a_known_type_is_checked_at_both_levels() {
     );
 }
 
+/// A86: whether they are used, the cluster says.
+#[test]
+fn r123_endpoints_and_localities_name_proxies() {
+    let named = |ip: &str, key: &str| {
+        let address = endpoint(ip, 3128).host_identifier;
+        let Some(HostIdentifier::Endpoint(endpoint)) = address else { panic!("an endpoint has an address") };
+        let any = Any { type_url: core::Address::type_url(), value: endpoint.address.unwrap().encode_to_vec() };
+        Some(core::Metadata { typed_filter_metadata: [(key.to_owned(), any)].into(), ..Default::default() })
+    };
+    const KEY: &str = "envoy.http11_proxy_transport_socket.proxy_address";
+    let own = pb::LbEndpoint { metadata: named("10.0.9.1", KEY), ..endpoint("10.0.0.1", 80) };
+    let other = pb::LbEndpoint { metadata: named("10.0.9.1", "other"), ..endpoint("10.0.0.2", 80) };
+    let pb = pb::LocalityLbEndpoints { metadata: named("10.0.9.2", KEY), ..locality("a", 0, 1, [own, other]) };
+    let parsed = parse(&assignment([pb])).unwrap();
+    assert_eq!(parsed.priorities[0].localities[0].proxy, Some("10.0.9.2:3128".parse().unwrap()));
+    let [own, other] = inline(&parsed, 0, 0) else { panic!("two endpoints expected") };
+    assert_eq!((own.proxy(), &other.names), (Some("10.0.9.1:3128".parse().unwrap()), &None));
+}
+
 #[test]
 fn r124_drops_are_scaled_to_a_million_and_capped() {
     let drops = vec![drop_overload("a", 50, 0), drop_overload("b", 5, 1), drop_overload("c", u32::MAX, 0)];
