@@ -244,7 +244,7 @@ impl Policy for Leaf {
 
     fn exit_idle(&mut self, cx: &mut Cx<'_>) {
         match self {
-            Self::Works(cluster) => cluster.exit_idle(cx),
+            Self::Works { child, .. } => child.exit_idle(cx),
             Self::Broken(_) => {}
         }
     }
