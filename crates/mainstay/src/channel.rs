@@ -359,7 +359,8 @@ impl ChannelBuilder {
         self
     }
 
-    /// Treat an xDS server that says nothing for this long after a stream was opened as unreachable. Off by default.
+    /// Treat an xDS server that owes an answer and says nothing on a new stream for this long as unreachable, even if it
+    /// shows that it is alive. Off by default: one that shows no sign of life is left after about 10 s.
     pub fn silent_stream_timeout(mut self, timeout: Duration) -> Self {
         self.client.silent_stream_timeout = Some(timeout);
         self

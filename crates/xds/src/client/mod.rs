@@ -8,8 +8,9 @@
 //! Nothing is sent, opened, closed or told before it is polled. What is handed out then is the
 //! difference between what is watched and known at that moment and what servers and watchers were
 //! told last. So commands that come together cost one request, and news of one resource are one
-//! notification. In `server` and `stream` is what is known of the servers, in `authority` which of
-//! them is in charge, in `cache` what they delivered; `response`, `health` and `drive` change it.
+//! notification. In `server` and `stream` is what is known of the servers, in `subscription` what
+//! each of them said of each name, in `life` whether it is alive, in `authority` which of them is
+//! in charge, in `cache` what counts; `response`, `health` and `drive` change it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -287,7 +288,8 @@ pub struct ClientSettings {
     pub resource_timeout: Duration,
     /// The same for servers with `resource_timer_is_transient_error`.
     pub transient_resource_timeout: Duration,
-    /// Treat a stream without any response for this long as a failed one; off by default (C-36).
+    /// Treat a stream without any response for this long as a failed one while it owes an answer, even if the server
+    /// shows that it is alive; off by default (C-36).
     pub silent_stream_timeout: Option<Duration>,
     /// Upper bound of the pause before a client that lacks nothing comes back to a server that it lost; each time it
     /// is drawn anew. Zero: at once.

@@ -616,7 +616,9 @@ const GARBAGE: &[u8] = b"\xff\xff";
 
 /// The value that [`encoded`] put in.
 fn value(resource: &Resource) -> String {
-    let port = |collection: &EndpointCollection| collection.endpoints[0].addresses.first().port().to_string();
+    let port = |collection: &EndpointCollection| {
+        collection.endpoints.first().map_or("-".to_owned(), |endpoint| endpoint.addresses.first().port().to_string())
+    };
     match resource {
         Resource::Listener(listener) => match &**listener {
             Listener::Api(manager) => match &manager.routes {
@@ -625,15 +627,19 @@ fn value(resource: &Resource) -> String {
             },
             Listener::Server(_) => panic!("not one of ours"),
         },
-        Resource::RouteConfig(routes) => routes.virtual_hosts[0].name.clone(),
+        Resource::RouteConfig(routes) => routes.virtual_hosts.first().map_or("-".to_owned(), |host| host.name.clone()),
         Resource::Cluster(cluster) => match &cluster.kind {
             ClusterKind::Eds { service_name } => service_name.clone().expect("a service name"),
             kind => panic!("not one of ours: {kind:?}"),
         },
-        Resource::Endpoints(endpoints) => match &endpoints.priorities[0].localities[0].source {
-            EndpointSource::Inline(collection) => port(collection),
-            EndpointSource::Collection(_) => panic!("not one of ours"),
-        },
+        Resource::Endpoints(endpoints) => {
+            let localities = endpoints.priorities.first().map(|priority| &priority.localities);
+            match localities.and_then(|localities| localities.first()).map(|locality| &locality.source) {
+                Some(EndpointSource::Inline(collection)) => port(collection),
+                Some(EndpointSource::Collection(name)) => name.clone(),
+                None => "-".to_owned(),
+            }
+        }
         Resource::EndpointCollection(collection) => port(collection),
     }
 }
