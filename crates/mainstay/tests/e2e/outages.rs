@@ -135,7 +135,11 @@ async fn a_primary_that_returns_with_nothing_takes_nothing_over() {
         let mut client = Client::new(channel.clone());
         until_answered_by(&mut client, "one").await;
         primary.faults().die_on_request(TypeUrl::CLUSTER, "cluster-2");
-        primary.control_plane().set(chain("cluster-2", &[&one]));
+        // A good update takes nothing away before what replaces it is in use.
+        let mut update = chain("cluster-2", &[&one]);
+        update.insert(resources::eds_cluster("cluster-1"));
+        update.insert(resources::endpoints("cluster-1", [one.addr()]));
+        primary.control_plane().set(update);
         until_answered_by(&mut client, "two").await;
 
         let traffic = Traffic::start(&client);

@@ -440,8 +440,8 @@ impl DependencyManager {
 
     /// Publishes what is new, if it is complete and of one piece; else what is new of the configuration in force.
     fn decide(&mut self) {
-        let verdicts =
-            self.graph.sources.each_mut().map(|sources| sources.judge(self.now, self.settings.switch_timeout));
+        let bound = self.settings.switch_timeout;
+        let mut verdicts = self.graph.sources.each_mut().map(|sources| sources.judge(self.now, bound));
         self.held_until = None;
         if let Some(error) = &self.failure {
             let failed = Some(Err(error.clone()));
@@ -456,7 +456,9 @@ impl DependencyManager {
         let has_config = self.in_force == Some(Ok(()));
         let is_in_force = has_config && self.published.as_ref().is_some_and(|config| unit.is_in(config));
         if is_in_force {
+            // The same pair may have come from another server: what is in force is judged with that.
             self.set_published_unit(unit);
+            verdicts[Origin::InForce as usize] = self.graph.sources[Origin::InForce as usize].judge(self.now, bound);
         } else if self.graph.is_complete() && self.may_publish(verdicts[Origin::Newest as usize]) {
             let clusters = unit.clusters();
             self.set_published_unit(unit);
