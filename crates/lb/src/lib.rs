@@ -24,6 +24,7 @@ mod retry;
 mod routing;
 mod session;
 mod snapshot;
+mod sync;
 #[cfg(test)]
 mod testbed;
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub mod config;
 mod ads;
 mod body;
 mod call;
+mod calls;
 mod channel;
 mod connection;
 mod credentials;
@@ -39,6 +40,7 @@ mod queue;
 mod random;
 mod request;
 mod subchannel;
+mod sync;
 mod task;
 mod telemetry;
 
