@@ -29,7 +29,7 @@ use tonic::{Code, Status};
 use crate::credentials;
 use crate::dns::ResolveHost;
 use crate::failure::describe;
-use crate::http2::{self, Address, KeepAlive};
+use crate::http2::{self, Address, Http2Settings, KeepAlive};
 use crate::ledger::Books;
 use crate::queue::{self, Closed};
 use crate::task::Task;
@@ -275,9 +275,14 @@ impl StreamTask {
         let authority = http::uri::Authority::try_from(authority_of(&uri))
             .map_err(|error| format!("{}: cannot be an :authority: {error}", self.uri()))?;
         let scheme = if tls.is_some() { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP };
-        let keep_alive = Some(self.limits.keep_alive);
+        // While idle too: a stream that only listens looks idle to hyper, and a dead server must be noticed.
+        let settings = Http2Settings {
+            keep_alive: Some(self.limits.keep_alive),
+            keep_alive_without_calls: true,
+            ..Http2Settings::default()
+        };
         let http2::Established { sender, driver, .. } =
-            race(&addresses, |address| http2::connect(address, tls.as_ref(), keep_alive)).await?;
+            race(&addresses, |address| http2::connect(address, tls.as_ref(), &settings)).await?;
         let (lose, lost) = watch::channel(None);
         let driver = Task::spawn(async move {
             let cause = match driver.await {

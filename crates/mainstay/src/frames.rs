@@ -17,6 +17,8 @@ pub(crate) struct Frames {
 pub(crate) enum Seen {
     /// The first frame, and whether it is SETTINGS on stream 0, as it must be.
     First { settings: bool },
+    /// The peer begins to answer a request, or to end its answer.
+    Answer,
     /// The peer takes no new requests, with an error code (RFC 9113, section 7).
     GoAway(u32),
 }
@@ -49,6 +51,9 @@ impl Frames {
                 if !std::mem::replace(&mut self.begun, true) {
                     tell(Seen::First { settings: self.head[3] == SETTINGS && self.head[5..HEADER] == [0; 4] });
                 }
+                if self.head[3] == HEADERS {
+                    tell(Seen::Answer);
+                }
                 if self.head[3] == GOAWAY && length >= GOAWAY_HEAD - HEADER {
                     continue; // Read on up to the code.
                 }
@@ -67,6 +72,7 @@ const HEADER: usize = 9;
 const GOAWAY_HEAD: usize = HEADER + 8;
 
 // Types of frames.
+const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
 
@@ -77,10 +83,11 @@ mod tests {
     #[test]
     fn the_first_frame_and_a_goaway_are_seen_however_the_bytes_are_cut() {
         let mut bytes = frame(4, 0, &[0; 6]);
+        bytes.extend(frame(1, 1, &[7; 20]));
         bytes.extend(frame(0, 1, &[7; 300]));
         bytes.extend(frame(7, 0, &[0, 0, 0, 1, 0, 0, 0, 11, b'c', b'a', b'l', b'm']));
         bytes.extend(frame(7, 0, &[0; 8]));
-        let expected = [Seen::First { settings: true }, Seen::GoAway(11), Seen::GoAway(0)];
+        let expected = [Seen::First { settings: true }, Seen::Answer, Seen::GoAway(11), Seen::GoAway(0)];
         for size in [1, 2, 9, 16, 17, 18, 1000] {
             let (mut frames, mut seen) = (Frames::new(), Vec::new());
             bytes.chunks(size).for_each(|piece| frames.follow(piece, |what| seen.push(what)));
