@@ -284,6 +284,7 @@ impl Http2Settings {
     }
 
     /// How long the network may keep what was sent without a sign that it has arrived (A18).
+    #[cfg(target_os = "linux")]
     fn user_timeout(&self) -> Duration {
         self.keep_alive.map_or(USER_TIMEOUT, |keep_alive| keep_alive.timeout)
     }
@@ -486,6 +487,7 @@ impl hyper::rt::Write for Io {
 const PING: [u8; 17] = *b"\0\0\x08\x06\0\0\0\0\0mainstay";
 
 /// As long as gRPC waits for the answer to a ping by default.
+#[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
