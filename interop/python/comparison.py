@@ -51,7 +51,7 @@ class Script:
             resources = copy.deepcopy(self.plain())
             change(self, Resources(resources))
             since = time.monotonic()
-            self.control_plane.serve(resources)
+            self.control_plane.serve_now(resources)
             row = results[name] = {}
             for client in self.clients:
                 expected = None if (name, client.kind) in differences.RULES else row.get(differences.OURS)
@@ -271,7 +271,7 @@ def fault(percentage: int, status: int) -> dict:
     }
 
 
-UNKNOWN_FILTER = {"@type": f"{GOOGLEAPIS}/google.protobuf.Struct"}
+UNKNOWN_FILTER = {"@type": f"{GOOGLEAPIS}/google.protobuf.Struct", "value": {}}
 SCENARIOS = {
     "Listener goes": lambda _, resources: resources.remove(resources.listener),
     "Listener without routes": with_listener(lambda _, resources: resources.manager.pop("routeConfig")),
