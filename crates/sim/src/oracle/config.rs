@@ -1,0 +1,254 @@
+//! What is in force for RPCs, and what may be (A74).
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_xds::Time;
+use mainstay_xds::deps::{ConfigError, DnsName, XdsConfig};
+use mainstay_xds::name::ResourceKey;
+
+use super::picture::{Knowledge, Lookups, Made, Part, Picture};
+use super::{Known, Oracle, View};
+use crate::invariant::{Invariant, Violation};
+use crate::scenario::Scenario;
+
+/// What is in force, as the channel shows it.
+pub(crate) type Shown<'a> = Option<Result<&'a Arc<XdsConfig>, &'a Arc<ConfigError>>>;
+
+/// What was in force, and what was said of names.
+#[derive(Clone, Debug)]
+pub(crate) struct ConfigOracle {
+    listener: Arc<str>,
+    bound: Duration,
+    lookups: Lookups,
+    subscribed: BTreeSet<String>,
+    before: Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
+    /// What it says.
+    pub(crate) picture: Option<Arc<Picture>>,
+    /// What it needs.
+    needs: BTreeSet<ResourceKey>,
+    /// What earlier ones needed, and until when that may still be watched.
+    recent: Vec<(Time, BTreeSet<ResourceKey>)>,
+    /// Since when a new configuration is complete, but a mixture.
+    mixed_since: Option<Time>,
+    changed: bool,
+}
+
+impl ConfigOracle {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        Self {
+            listener: scenario.target.listener.clone(),
+            bound: scenario.deps.switch_timeout,
+            lookups: Lookups::new(),
+            subscribed: BTreeSet::new(),
+            before: None,
+            picture: None,
+            needs: BTreeSet::new(),
+            recent: Vec::new(),
+            mixed_since: None,
+            changed: true,
+        }
+    }
+
+    /// A lookup is answered.
+    pub(crate) fn resolved(&mut self, name: &DnsName, answer: &Result<Vec<SocketAddr>, String>) {
+        let known = self.lookups.entry(name.host.clone()).or_default();
+        match answer {
+            Ok(addresses) => *known = (Some(addresses.clone()), false),
+            Err(_) => known.1 = true,
+        }
+        self.changed = true;
+    }
+
+    /// Somebody subscribes to a cluster, or does not any more.
+    pub(crate) fn subscribed(&mut self, clusters: BTreeSet<String>) {
+        self.subscribed = clusters;
+        self.changed = true;
+    }
+
+    /// Judges what is in force. `is_quiet`: nothing is under way.
+    pub(crate) fn check(
+        &mut self,
+        oracle: &mut Oracle,
+        view: &View<'_>,
+        shown: Shown<'_>,
+        is_quiet: bool,
+    ) -> Result<(), Violation> {
+        let shown = shown.map(|shown| shown.cloned().map_err(Clone::clone));
+        let is_new = match (&shown, &self.before) {
+            (Some(Ok(now)), Some(Ok(before))) => !Arc::ptr_eq(now, before),
+            (now, before) => now != before,
+        };
+        if !(is_new || is_quiet || self.changed || oracle.changed || self.mixed_since.is_some()) {
+            return Ok(());
+        }
+        (self.changed, oracle.changed) = (false, false);
+        let had = self.picture.is_some();
+        let made = self.make(oracle, true);
+        self.lookups.retain(|host, _| made.hosts.contains(host) || made.picture.is_none());
+        let picture = match &shown {
+            Some(Ok(config)) if is_new => Some(Arc::new(Picture::of(config))),
+            Some(Ok(_)) => self.picture.clone(),
+            _ => None,
+        };
+        self.judge(oracle, view, &made, &shown, picture.as_ref(), had)?;
+        self.remember(view.now, is_new, &made, picture.as_ref());
+        (self.before, self.picture) = (shown, picture);
+        if is_quiet { self.check_watches(view, &made) } else { Ok(()) }
+    }
+
+    fn make(&self, oracle: &Oracle, patient: bool) -> Made {
+        let known = |key: &ResourceKey| -> Known<'_> { oracle.known(key) };
+        let knowledge = Knowledge { rules: &oracle.rules, known: &known, lookups: &self.lookups, patient };
+        knowledge.make(&self.listener, &self.subscribed)
+    }
+
+    fn judge(
+        &mut self,
+        oracle: &Oracle,
+        view: &View<'_>,
+        made: &Made,
+        shown: &Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
+        picture: Option<&Arc<Picture>>,
+        had: bool,
+    ) -> Result<(), Violation> {
+        let broken = |what: String| Err(Invariant::Config.broken(what));
+        if made.failed {
+            return match shown {
+                Some(Err(_)) => Ok(()),
+                _ => broken("there is no Listener, or none of its routes, and a configuration is in force".to_owned()),
+            };
+        }
+        let mixed = made.sources.values().any(|planes| planes.len() > 1);
+        let complete = made.picture.as_ref().filter(|_| !made.awaited);
+        self.mixed_since = complete.filter(|_| mixed).map(|_| self.mixed_since.unwrap_or(view.now));
+        if let Some(expected) = complete.filter(|_| !mixed) {
+            return self.compare(expected, false, shown, picture);
+        }
+        if let (Some(expected), Some(since)) = (complete, self.mixed_since) {
+            let switched = oracle.switched_at().map(|(_, at)| at).max().unwrap_or(since);
+            let in_force = self.compare(expected, true, shown, picture);
+            if view.now.since(since.max(switched)) > self.bound || in_force.is_ok() {
+                Invariant::Config.holds(view.now.since(switched) >= self.bound || in_force.is_err(), || {
+                    "a mixture of servers is in force before the bound".to_owned()
+                })?;
+                return in_force;
+            }
+        }
+        // Something is awaited, or of more than one server: what was in force stays.
+        match (shown, had) {
+            (None, false) => Ok(()),
+            (None, true) => broken("the configuration in force is gone".to_owned()),
+            // Without a configuration in force the trouble is told at once.
+            (Some(Err(_)), false) => Ok(()),
+            (Some(Err(error)), true) => {
+                broken(format!("a configuration was in force, something is awaited, and now there is: {error}"))
+            }
+            (Some(Ok(config)), _) => {
+                let Some(picture) = picture else { return Ok(()) };
+                Invariant::Config.holds(!config.mixed_sources || mixed || had, || "not a mixture".to_owned())?;
+                self.check_partial(oracle, picture)
+            }
+        }
+    }
+
+    /// What is in force while something new is awaited: the Listener and routes of before, and clusters as they were, or
+    /// as they are now. Without anything before, what can be had.
+    fn check_partial(&self, oracle: &Oracle, picture: &Arc<Picture>) -> Result<(), Violation> {
+        let now = self.make(oracle, false);
+        let Some(before) = &self.picture else {
+            let is_made = now.picture.as_ref() == Some(picture) && !now.awaited;
+            return Invariant::Config.holds(is_made, || {
+                format!("{picture:?} is in force, and what can be had is {:?}", now.picture)
+            });
+        };
+        if Arc::ptr_eq(before, picture) {
+            return Ok(());
+        }
+        let fresh = |name: &String| now.picture.as_ref().and_then(|now| now.parts.get(name));
+        let is_fine = |(name, part): (&String, &Part)| {
+            let was = before.parts.get(name);
+            was == Some(part) || (fresh(name) == Some(part) && !(now.troubled.contains(name) && was.is_some_and(Part::is_usable)))
+        };
+        let torn = picture.parts.iter().find(|part| !is_fine(*part));
+        Invariant::Config.holds(torn.is_none(), || {
+            format!("cluster {torn:?} is in force: it was {:?} and is {:?}", torn.map(|(name, _)| before.parts.get(name)), torn.map(|(name, _)| fresh(name)))
+        })?;
+        let same_unit = before.listener == picture.listener && before.host == picture.host;
+        let whole = now.picture.as_ref().is_some_and(|now| now.listener == picture.listener && now.host == picture.host)
+            && !now.awaited
+            && now.troubled.iter().all(|name| !before.parts.get(name).is_some_and(Part::is_usable));
+        Invariant::Config.holds(same_unit || whole, || {
+            format!("{} {:?} is in force before all of it is there", picture.listener, picture.host)
+        })
+    }
+
+    fn compare(
+        &self,
+        expected: &Picture,
+        mixed: bool,
+        shown: &Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
+        picture: Option<&Arc<Picture>>,
+    ) -> Result<(), Violation> {
+        let (Some(Ok(config)), Some(picture)) = (shown, picture) else {
+            return Err(Invariant::Config.broken(format!("everything is there and not in force: {shown:?}")));
+        };
+        // A cluster that somebody subscribed to may be as it was until it is complete again.
+        let extra = |name: &String| self.subscribed.contains(name) || self.picture.as_ref().is_some_and(|p| p.parts.contains_key(name));
+        let missing = expected.parts.iter().find(|(name, part)| picture.parts.get(*name) != Some(part));
+        let superfluous = picture.parts.keys().find(|name| !expected.parts.contains_key(*name));
+        let same = expected.listener == picture.listener
+            && expected.host == picture.host
+            && expected.roots == picture.roots
+            && missing.is_none()
+            && superfluous.is_none_or(|name| !self.subscribed.is_empty() && extra(name));
+        Invariant::Config.holds(same, || {
+            let of = |name: Option<&String>| name.and_then(|name| picture.parts.get(name).cloned());
+            format!(
+                "in force are {} {:?}: expected {} {:?}; differs: {missing:?} is {:?}; too much: {superfluous:?}",
+                picture.listener,
+                picture.host,
+                expected.listener,
+                expected.host,
+                of(missing.map(|(name, _)| name))
+            )
+        })?;
+        Invariant::Config.holds(config.mixed_sources == mixed, || {
+            format!("the configuration says that it is a mixture: {}, and it is: {mixed}", config.mixed_sources)
+        })
+    }
+
+    fn remember(&mut self, now: Time, is_new: bool, made: &Made, picture: Option<&Arc<Picture>>) {
+        if is_new && picture.is_some() && !made.awaited {
+            let before = std::mem::replace(&mut self.needs, made.needs.clone());
+            self.recent.push((now + WARM, before));
+        }
+        self.recent.retain(|(until, _)| now <= *until);
+    }
+
+    /// What is watched is what is needed: by what is in force, and by what is to come.
+    fn check_watches(&self, view: &View<'_>, made: &Made) -> Result<(), Violation> {
+        let watched: BTreeSet<_> = view.dump.iter().map(|status| &status.resource).collect();
+        let missing = made.needs.iter().find(|key| !watched.contains(key));
+        Invariant::Watches.holds(missing.is_none(), || format!("{missing:?} is needed and not watched"))?;
+        if made.failed || made.picture.is_none() {
+            return Ok(()); // What was in use may be wanted again.
+        }
+        let recent = |key: &ResourceKey| self.recent.iter().any(|(_, needs)| needs.contains(key));
+        let is_needed = |key: &ResourceKey| made.needs.contains(key) || self.needs.contains(key) || recent(key);
+        let spare = watched.iter().find(|key| !is_needed(key));
+        Invariant::Watches.holds(spare.is_none() || made.awaited, || format!("{spare:?} is watched and not needed"))
+    }
+}
+
+impl Part {
+    fn is_usable(&self) -> bool {
+        !matches!(self, Self::Failed | Self::Leaf(_, None))
+    }
+}
+
+/// How long warm switching may keep what was in force.
+const WARM: Duration = Duration::from_secs(5);
+
