@@ -172,6 +172,7 @@ impl Driver {
             Report::Connecting(server)
             | Report::Connected(server)
             | Report::Answered(server)
+            | Report::Alive(server)
             | Report::Unreachable(server, ..)
             | Report::StreamEnded(server, ..)
             | Report::Acked(server, ..)

@@ -147,6 +147,7 @@ fn words(report: &Report) -> (bool, String) {
         Report::Connecting(_) => (false, "connecting".to_owned()),
         Report::Connected(_) => (false, "connected, stream open".to_owned()),
         Report::Answered(_) => (false, "first response".to_owned()),
+        Report::Alive(_) => (false, "reachable again, nothing new".to_owned()),
         Report::Unreachable(_, cause, pause) => (true, format!("unreachable, next attempt in {pause:.1?}: {cause}")),
         Report::StreamEnded(_, cause, pause) => (false, format!("stream ended, opened again in {pause:.1?}: {cause}")),
         Report::FellBack(authority, server) => (true, format!("{authority} fell back to {}", server.server_uri)),

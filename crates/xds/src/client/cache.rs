@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::authority::AuthorityId;
 use super::dump::ResourceState;
 use super::server::ServerId;
+use super::subscription::{Effect, Verdict};
 use super::{ErrorKind, Provenance, ResourceError, WatchId};
 use crate::name::ResourceKey;
 use crate::resource::{Resource, ResourceType};
@@ -41,9 +42,16 @@ pub(super) enum Cached {
     /// The last word of the server is a good value.
     Valid(Held),
     /// An older value is in use; the last word of the server is an error.
-    Stale(Held, Arc<ResourceError>),
+    Stale(Held, Fault),
     /// There is no value, for this reason.
-    Absent(Arc<ResourceError>),
+    Absent(Fault),
+}
+
+/// The last word of a server about a resource, if it is an error.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Fault {
+    pub error: Arc<ResourceError>,
+    pub server: ServerId,
 }
 
 /// A value in use.
@@ -94,16 +102,15 @@ impl Cache {
     }
 
     /// Drops the entries without a watcher, except those to `keep`.
-    pub(super) fn drop_orphans(&mut self, keep: impl Fn(&ResourceKey) -> bool) -> Vec<(ResourceKey, Entry)> {
+    pub(super) fn drop_orphans(&mut self, keep: impl Fn(&ResourceKey, &Entry) -> bool) -> Vec<(ResourceKey, Entry)> {
         let Self { types, orphans } = self;
         let mut dropped = Vec::new();
         orphans.retain(|key| {
-            if keep(key) {
+            let Some(names) = types.get_mut(&key.resource_type) else { return false };
+            if names.get(&key.name).is_some_and(|entry| keep(key, entry)) {
                 return true;
             }
-            if let Some(names) = types.get_mut(&key.resource_type) {
-                dropped.extend(names.remove(&key.name).map(|entry| (key.clone(), *entry)));
-            }
+            dropped.extend(names.remove(&key.name).map(|entry| (key.clone(), *entry)));
             false
         });
         dropped
@@ -133,6 +140,14 @@ impl Cache {
     /// The same, to be changed.
     pub(super) fn of_type_mut(&mut self, resource_type: ResourceType) -> impl Iterator<Item = (&Arc<str>, &mut Entry)> {
         self.types.get_mut(&resource_type).into_iter().flatten().map(|(name, entry)| (name, &mut **entry))
+    }
+
+    /// The resources of an authority, watched or not.
+    pub(super) fn of_authority(&self, authority: AuthorityId) -> impl Iterator<Item = ResourceKey> {
+        self.types.iter().flat_map(move |(&resource_type, names)| {
+            let of_authority = names.iter().filter(move |(_, entry)| entry.authority == authority);
+            of_authority.map(move |(name, _)| ResourceKey { resource_type, name: name.clone() })
+        })
     }
 
     /// Watchers of every resource of an authority.
@@ -183,29 +198,44 @@ impl Entry {
         };
     }
 
-    /// Something is wrong. A value in use stays unless `drop_data` (C-22). An error that is the same as the
-    /// one before keeps its time: "since when". Answers with the server whose value was dropped.
-    pub(super) fn fail(&mut self, error: ResourceError, drop_data: bool) -> Option<ServerId> {
+    /// A server says something else than a value. An error that is the same as the one before keeps its time: "since
+    /// when". Answers with the server whose value was dropped.
+    pub(super) fn heed(&mut self, verdict: &Verdict, server: ServerId) -> Option<ServerId> {
+        if verdict.effect == Effect::None && self.cached.held().is_some() {
+            return None;
+        }
         let (held, before) = match std::mem::replace(&mut self.cached, Cached::Requested) {
             Cached::Requested => (None, None),
             Cached::Valid(held) => (Some(held), None),
-            Cached::Stale(held, error) => (Some(held), Some(error)),
-            Cached::Absent(error) => (None, Some(error)),
+            Cached::Stale(held, fault) => (Some(held), Some(fault)),
+            Cached::Absent(fault) => (None, Some(fault)),
         };
-        let error = match before {
-            Some(before) if before.kind == error.kind && before.server == error.server => before,
-            _ => Arc::new(error),
+        let fault = match before {
+            Some(before) if before.server == server && before.error.kind == verdict.error.kind => before,
+            _ => Fault { error: Arc::clone(&verdict.error), server },
         };
         match held {
-            Some(held) if !drop_data => {
-                self.cached = Cached::Stale(held, error);
+            Some(held) if verdict.effect == Effect::Ambient => {
+                self.cached = Cached::Stale(held, fault);
                 None
             }
             held => {
-                self.cached = Cached::Absent(error);
+                self.cached = Cached::Absent(fault);
                 held.map(|held| held.server)
             }
         }
+    }
+
+    /// Forgets what a server found wrong that is not this one. Tells whether there was anything.
+    pub(super) fn forget_faults_except_of(&mut self, server: ServerId) -> bool {
+        if self.cached.fault().is_none_or(|fault| fault.server == server) {
+            return false;
+        }
+        self.cached = match std::mem::replace(&mut self.cached, Cached::Requested) {
+            Cached::Stale(held, _) | Cached::Valid(held) => Cached::Valid(held),
+            Cached::Absent(_) | Cached::Requested => Cached::Requested,
+        };
+        true
     }
 }
 
@@ -219,11 +249,20 @@ impl Cached {
         }
     }
 
-    pub(super) fn error(&self) -> Option<&Arc<ResourceError>> {
+    pub(super) fn fault(&self) -> Option<&Fault> {
         match self {
-            Self::Stale(_, error) | Self::Absent(error) => Some(error),
+            Self::Stale(_, fault) | Self::Absent(fault) => Some(fault),
             Self::Requested | Self::Valid(_) => None,
         }
+    }
+
+    pub(super) fn error(&self) -> Option<&Arc<ResourceError>> {
+        self.fault().map(|fault| &fault.error)
+    }
+
+    /// The server that what is known came from: its last value, or else its last word.
+    pub(super) fn server(&self) -> Option<ServerId> {
+        self.held().map(|held| held.server).or_else(|| self.fault().map(|fault| fault.server))
     }
 
     /// Whether there is no usable data and it is not known that there is none (A71 as `design.md` reads it): it was
@@ -232,7 +271,7 @@ impl Cached {
         match self {
             Self::Requested => true,
             Self::Valid(_) | Self::Stale(..) => false,
-            Self::Absent(error) => {
+            Self::Absent(Fault { error, .. }) => {
                 self::state(&error.kind) != ResourceState::DoesNotExist && !says_not_found(&error.kind)
             }
         }
@@ -243,7 +282,7 @@ impl Cached {
         match self {
             Self::Requested => ResourceState::Requested,
             Self::Valid(_) => ResourceState::Acked,
-            Self::Stale(_, error) | Self::Absent(error) => state(&error.kind),
+            Self::Stale(_, fault) | Self::Absent(fault) => state(&fault.error.kind),
         }
     }
 }

@@ -7,10 +7,14 @@ use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::Node;
 
 use super::authority::AuthorityId;
+use super::cache::Entry;
 use super::intern::{Intern, Unshared};
+use super::life::{self, Life, Probed};
 use super::server::{Link, Opening, Server, ServerId};
+use super::stream::Wanted;
+use super::subscription::{Effect, Verdict, Waiting, Word};
 use super::timers::TimerKind;
-use super::{Action, ClientSettings, ErrorKind, Event, Output, Report, ResourceError, StreamId, XdsClient};
+use super::{Action, ClientSettings, ErrorKind, Event, Output, Report, ResourceError, Sign, StreamId, XdsClient};
 use crate::bootstrap::Bootstrap;
 use crate::name::ResourceKey;
 use crate::resource::ResourceType;
@@ -37,7 +41,7 @@ impl XdsClient {
         match event {
             Event::Opened(_) => self.on_opened(now, server),
             Event::Sent(_) => self.on_sent(now, server),
-            Event::Alive(..) => {}
+            Event::Alive(_, sign) => self.on_alive(server, sign),
             Event::Received(_, message) => self.on_message(now, server, message, intern),
             Event::Closed(_, cause) => match self.take_stream(now, server) {
                 Some(lived) => self.stream_ended(now, choose, server, lived, &cause.to_string()),
@@ -48,14 +52,16 @@ impl XdsClient {
 
     /// Does what is due. A call that comes early or twice does nothing.
     pub fn handle_timeout(&mut self, now: Time, choose: &mut dyn Choose) {
-        while let Some(timer) = self.timers.pop_due(now) {
+        while let Some((at, timer)) = self.timers.pop_due(now) {
             self.settled = false;
+            let late = life::is_late(now, at);
             match timer {
                 TimerKind::Backoff(server) => {
                     self.servers[server.0].link = Link::Idle; // The next attempt begins when things are settled.
                 }
-                TimerKind::Silent(server) => self.on_silent(now, choose, server),
-                TimerKind::Missing(server, key) => self.on_missing(now, server, key),
+                TimerKind::Silent(server) => self.on_silent(now, late, choose, server),
+                TimerKind::Life(server) => self.on_life(now, late, choose, server),
+                TimerKind::Missing(server, key) => self.on_missing(now, late, server, &key),
             }
         }
     }
@@ -78,53 +84,119 @@ impl XdsClient {
     }
 
     fn on_opened(&mut self, now: Time, server: ServerId) {
-        let silent_timeout = self.settings.silent_stream_timeout;
+        let delay = life::probe_delay(self.resource_timeout(server).0);
         let opened = &mut self.servers[server.0];
         match opened.take_link() {
             Link::Opening(opening) => {
-                opened.link = Link::Unanswered(opening.opened(now, silent_timeout, server, &mut self.timers));
+                opened.link = Link::Unanswered(opening.opened(now, delay, server, &mut self.timers));
                 self.outputs.push_back(Action::Report(Report::Connected(opened.config.clone())));
             }
             link => opened.link = link, // Said twice.
         }
     }
 
+    /// A request was written. Who owes an answer to it has some time; who owes none is asked for a sign of life if it
+    /// is still held to be down, and is left alone otherwise.
     fn on_sent(&mut self, now: Time, server: ServerId) {
         let wait = self.resource_timeout(server).0;
-        let Self { servers, cache, timers, .. } = self;
-        let has_data = |key: &ResourceKey| {
-            cache.get(key.resource_type, &key.name).is_some_and(|entry| entry.cached.held().is_some())
-        };
-        if let Some(stream) = servers[server.0].link.stream_mut() {
-            stream.sent(now, wait, has_data, timers);
+        let Self { servers, timers, settings, .. } = self;
+        let to = &mut servers[server.0];
+        let Some(stream) = to.link.stream_mut().filter(|stream| stream.is_sending()) else { return };
+        if stream.sent(now, wait, timers) {
+            stream.life.ask(now, life::probe_delay(wait), server, timers);
+        } else if !stream.is_owed() {
+            match to.outage {
+                Some(_) => stream.life.ask_at_once(now, server, timers),
+                None => stream.life.prove(server, timers),
+            }
+        }
+        if let (Link::Unanswered(unanswered), Some(timeout)) = (&mut to.link, settings.silent_stream_timeout)
+            && unanswered.stream.is_owed()
+            && unanswered.silent_at.is_none()
+        {
+            unanswered.set_silent_at(Some(now + timeout), server, timers);
+        }
+    }
+
+    /// A sign of life came. While another server is next in line, a PONG alone is none: a server that hangs must not
+    /// keep us from that one.
+    fn on_alive(&mut self, server: ServerId, sign: Sign) {
+        if sign == Sign::Data || !self.has_next(server) {
+            self.server_is_alive(server);
+        } else if let Some(stream) = self.servers[server.0].link.stream_mut() {
+            stream.life.pong();
+        }
+    }
+
+    /// A sign of life is wanted, or did not come.
+    fn on_life(&mut self, now: Time, late: bool, choose: &mut dyn Choose, server: ServerId) {
+        let (call, delay) = (self.has_next(server), life::probe_delay(self.resource_timeout(server).0));
+        let Self { servers, timers, outputs, .. } = self;
+        let of = &mut servers[server.0];
+        let Some(stream) = of.link.stream_mut() else { return };
+        let is_wanted = stream.is_sending() || stream.is_owed() || of.outage.is_some();
+        match stream.life {
+            _ if !is_wanted => stream.life.prove(server, timers),
+            Life::Proven => {}
+            // Wanted at once, but there is more to write first.
+            Life::Unproven { since, .. } if stream.is_sending() && now < since + delay => {
+                stream.life.put_off(since + delay, server, timers);
+            }
+            Life::Unproven { since, .. } => {
+                stream.life.probe(now, since, false, server, timers);
+                outputs.push_back(Action::Probe { stream: stream.id(), call });
+            }
+            Life::Probed(Probed { since, repeated: false, .. }) if late => {
+                stream.life.probe(now, since, true, server, timers);
+                outputs.push_back(Action::Probe { stream: stream.id(), call });
+            }
+            Life::Probed(probed) => self.give_up(now, choose, server, &probed.verdict(now)),
         }
     }
 
     /// A stream had no response for as long as the settings allow: as good as a failed one.
-    fn on_silent(&mut self, now: Time, choose: &mut dyn Choose, server: ServerId) {
+    fn on_silent(&mut self, now: Time, late: bool, choose: &mut dyn Choose, server: ServerId) {
+        let Some(timeout) = self.settings.silent_stream_timeout else { return };
+        let Link::Unanswered(unanswered) = &mut self.servers[server.0].link else { return };
+        let owed_for = unanswered.stream.owed_since().map(|since| now.since(since));
+        let next = match owed_for {
+            None => None,
+            Some(span) if span < timeout => Some(now + (timeout - span)),
+            Some(_) if late && !std::mem::replace(&mut unanswered.prolonged, true) => Some(now + timeout),
+            Some(_) => {
+                let cause = format!("it did not answer within {} s", timeout.as_secs_f64());
+                return self.give_up(now, choose, server, &cause);
+            }
+        };
+        unanswered.silent_at = None;
+        unanswered.set_silent_at(next, server, &mut self.timers);
+    }
+
+    /// A stream is open and of no use: closes it and treats it as a failed attempt.
+    fn give_up(&mut self, now: Time, choose: &mut dyn Choose, server: ServerId, cause: &str) {
         let Some(stream) = self.servers[server.0].link.stream_id() else { return };
         self.outputs.push_back(Action::Close(stream));
         self.take_stream(now, server);
-        let timeout = self.settings.silent_stream_timeout.unwrap_or_default();
-        self.attempt_failed(now, choose, server, &format!("no response within {} s", timeout.as_secs_f64()));
+        self.attempt_failed(now, choose, server, cause);
     }
 
-    /// A server has not sent a resource in time (P-58).
-    fn on_missing(&mut self, now: Time, server: ServerId, key: ResourceKey) {
+    /// A server has not sent a resource in time (P-58). That means something only if the server was alive all the
+    /// same, and if we were there to hear it.
+    fn on_missing(&mut self, now: Time, late: bool, server: ServerId, key: &ResourceKey) {
         let (wait, transient) = self.resource_timeout(server);
-        let Self { servers, cache, authorities, timers, .. } = self;
-        let Some(entry) = cache.get_mut(key.resource_type, &key.name) else { return };
-        // A server that is not in charge proves nothing by its silence while the one in charge is well (C-54).
-        let active = authorities[entry.authority.0].active();
-        let is_down = active.is_some_and(|active| servers[active.0].outage.is_some());
-        let proves = active == Some(server) || is_down;
+        let Self { servers, timers, .. } = self;
         let from = &mut servers[server.0];
-        if let Some(stream) = from.link.stream_mut() {
-            stream.expired(&key, (!proves).then_some(now + wait), timers);
+        let Some(stream) = from.link.stream_mut() else { return };
+        let Some(&Word::Waiting(waiting)) = stream.word(key) else { return };
+        if late && !waiting.prolonged {
+            let waiting = Waiting { since: now, until: now + wait, prolonged: true };
+            stream.set(key, Word::Waiting(waiting), timers);
+            return stream.life.ask(now, life::probe_delay(wait), server, timers);
         }
-        // Data that came meanwhile, from any server, is not taken away.
-        if !proves || entry.cached.held().is_some() {
-            return;
+        if let Some(until) = stream.life.decided_by()
+            && !stream.life.is_proven_since(waiting.since)
+        {
+            return stream.set(key, Word::Waiting(Waiting { until, ..waiting }), timers);
         }
         let kind =
             if transient { ErrorKind::TimedOut { after: wait } } else { ErrorKind::DoesNotExist { after: wait } };
@@ -135,14 +207,14 @@ impl XdsClient {
             kind,
             at: now,
         };
-        entry.fail(error, false);
-        self.news.extend(&entry.watchers);
-        let (id, uncached) = (entry.authority, entry.cached.is_uncached());
-        let report = Report::TimedOut(from.config.clone(), key);
-        self.report(report);
-        // C-43: it may have been known to be absent before, and is uncached only now.
-        if is_down && uncached {
-            self.active_is_down(id, true);
+        let verdict = Verdict { error: Arc::new(error), effect: Effect::None };
+        stream.set(key, Word::Said(verdict), timers);
+        let Some(entry) = self.cache.get(key.resource_type, &key.name) else { return };
+        // Data that came meanwhile, from any server, is not taken away; one that is not in charge decides nothing yet.
+        if entry.cached.held().is_none() && self.authorities[entry.authority.0].active() == Some(server) {
+            let report = Report::TimedOut(from.config.clone(), key.clone());
+            self.report(report);
+            self.heed(key);
         }
     }
 
@@ -205,10 +277,13 @@ impl XdsClient {
             self.settle_server(ServerId(index));
         }
         let Self { servers, cache, .. } = self;
-        let is_listed = |key: &ResourceKey| {
-            servers.iter().filter_map(|server| server.link.stream()).any(|stream| stream.lists(key))
+        let lists = |server: &Server, key: &ResourceKey| server.link.stream().is_some_and(|stream| stream.lists(key));
+        // P-95: what we have stays until the server that it came from knows that we do not want it any more.
+        let is_kept = |key: &ResourceKey, entry: &Entry| match entry.cached.server() {
+            Some(server) => lists(&servers[server.0], key),
+            None => servers.iter().any(|server| lists(server, key)),
         };
-        for (key, entry) in cache.drop_orphans(is_listed) {
+        for (key, entry) in cache.drop_orphans(is_kept) {
             if let (true, Some(held)) = (entry.deletion_ignored, entry.cached.held()) {
                 let report = Report::DeletionOver(held.provenance.server.clone(), key);
                 self.outputs.push_back(Action::Report(report));
@@ -234,8 +309,8 @@ impl XdsClient {
     fn open(&mut self, id: ServerId) {
         let stream = StreamId(self.next_stream);
         self.next_stream += 1;
-        let has_next = self.authorities.iter().any(|authority| authority.has_next(id));
-        let connect_timeout = if has_next { self.settings.connect_timeout } else { self.settings.last_connect_timeout };
+        let connect_timeout =
+            if self.has_next(id) { self.settings.connect_timeout } else { self.settings.last_connect_timeout };
         let server = &mut self.servers[id.0];
         server.link = Link::Opening(Opening { id: stream });
         let config = server.config.clone();
@@ -243,14 +318,24 @@ impl XdsClient {
         self.outputs.push_back(Action::Open { stream, server: config, connect_timeout });
     }
 
+    /// Whether another server is next in line after this one.
+    fn has_next(&self, server: ServerId) -> bool {
+        self.authorities.iter().any(|authority| authority.has_next(server))
+    }
+
     fn next_request(&mut self, id: ServerId) -> Option<(StreamId, Bytes)> {
         let Self { bootstrap, settings, cache, authorities, servers, timers, .. } = self;
-        let wanted = |resource_type| -> Vec<Arc<str>> {
-            let entries = cache.of_type(resource_type);
-            let watched = entries.filter(|(_, entry)| {
-                !entry.watchers.is_empty() && authorities[entry.authority.0].in_use().contains(&id)
-            });
-            watched.map(|(name, _)| name.clone()).collect()
+        let wanted = |resource_type| {
+            let mut wanted = Wanted { names: Vec::new(), current: true };
+            for (name, entry) in cache.of_type(resource_type) {
+                let authority = &authorities[entry.authority.0];
+                if !entry.watchers.is_empty() && authority.in_use().contains(&id) {
+                    wanted.names.push(name.clone());
+                    let is_ours = entry.cached.held().is_some_and(|held| held.server == id);
+                    wanted.current &= is_ours && authority.active() == Some(id);
+                }
+            }
+            wanted
         };
         let (stream, request) = servers[id.0].next_request(wanted, timers)?;
         let bytes = request.encode(|| node(bootstrap, settings));

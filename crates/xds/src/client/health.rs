@@ -1,15 +1,16 @@
 //! Failure, fallback and recovery of servers (A57, A71, A95).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::authority::{AuthorityId, Unreachable};
 use super::server::{Answered, Link, Outage, Paused, ServerId};
+use super::subscription::Word;
 use super::timers::TimerKind;
 use super::{Action, Report, XdsClient};
 use crate::bootstrap::ServerConfig;
-use crate::name::AuthorityKey;
-use crate::resource::ResourceType;
+use crate::name::{AuthorityKey, ResourceKey};
 use crate::{Choose, Time};
 
 impl XdsClient {
@@ -71,7 +72,6 @@ impl XdsClient {
     pub(super) fn server_answered(&mut self, server: ServerId) {
         let answered = &mut self.servers[server.0];
         answered.pacing.answered();
-        answered.outage = None;
         answered.link = match answered.take_link() {
             Link::Unanswered(unanswered) => {
                 self.outputs.push_back(Action::Report(Report::Answered(answered.config.clone())));
@@ -79,28 +79,39 @@ impl XdsClient {
             }
             link => link,
         };
+        if let Some(stream) = answered.link.stream_mut() {
+            stream.life.prove(server, &mut self.timers);
+        }
+        self.outage_is_over(server);
+    }
+
+    /// A sign of life came that is no response. It ends an outage, but forgives no failure (A57).
+    pub(super) fn server_is_alive(&mut self, server: ServerId) {
+        let alive = &mut self.servers[server.0];
+        let Some(stream) = alive.link.stream_mut() else { return };
+        stream.life.prove(server, &mut self.timers);
+        // What is on its way may still be lost: it needs a sign of its own.
+        if stream.is_sending() || alive.outage.is_none() {
+            return;
+        }
+        let report = Report::Alive(alive.config.clone());
+        self.report(report);
+        self.outage_is_over(server);
+    }
+
+    fn outage_is_over(&mut self, server: ServerId) {
+        self.servers[server.0].outage = None;
         for authority in self.authorities_led_by(server) {
             self.set_unreachable(authority, None);
         }
     }
 
-    /// A valid response came: the server takes over every authority that fell back below it (C-49).
-    pub(super) fn recover(&mut self, server: ServerId) {
-        for index in 0..self.authorities.len() {
-            let id = AuthorityId(index);
-            if self.authorities[index].return_to(server) {
+    /// The server sent usable resources of these authorities: it takes over each that fell back below it (C-49).
+    pub(super) fn recover(&mut self, server: ServerId, authorities: BTreeSet<AuthorityId>) {
+        for id in authorities {
+            if self.authorities[id.0].return_to(server) {
                 self.active_changed(id, Report::Recovered);
                 self.set_unreachable(id, None);
-            }
-        }
-    }
-
-    /// A response of this type was taken from `server`: the servers above it must send theirs again when they are
-    /// back, so they must not be told that we have it.
-    pub(super) fn forget_above(&mut self, server: ServerId, resource_type: ResourceType) {
-        for authority in self.authorities.iter().filter(|authority| authority.active() == Some(server)) {
-            for above in authority.above_active() {
-                self.servers[above.0].forget_version(resource_type);
             }
         }
     }
@@ -114,6 +125,39 @@ impl XdsClient {
         self.outputs.push_back(Action::ActiveServer(key.clone(), config.clone()));
         self.report(report(key, config));
         self.mark_all_streams();
+        self.follow(id, active);
+    }
+
+    /// The cache follows the server that is in charge now: errors of others do not count any more, and what this one
+    /// said before it was in charge takes effect. Those above it must send everything again, so that they show by
+    /// their answer that they are back.
+    fn follow(&mut self, id: AuthorityId, active: ServerId) {
+        let keys: Vec<_> = self.cache.of_authority(id).collect();
+        for key in keys {
+            for above in self.authorities[id.0].above_active() {
+                self.servers[above.0].ask_again(&key, &mut self.timers);
+            }
+            let Some(entry) = self.cache.get_mut(key.resource_type, &key.name) else { continue };
+            if entry.forget_faults_except_of(active) {
+                self.news.extend(&entry.watchers);
+            }
+            self.heed(&key);
+        }
+    }
+
+    /// Lets take effect what the server in charge said of a resource instead of sending it.
+    pub(super) fn heed(&mut self, key: &ResourceKey) {
+        let Some(entry) = self.cache.get_mut(key.resource_type, &key.name) else { return };
+        let Some(active) = self.authorities[entry.authority.0].active() else { return };
+        let word = self.servers[active.0].link.stream().and_then(|stream| stream.word(key));
+        let Some(Word::Said(verdict)) = word else { return };
+        let dropped = entry.heed(verdict, active);
+        self.news.extend(&entry.watchers);
+        match dropped {
+            Some(server) if server == active => self.servers[server.0].forget_version(key.resource_type),
+            Some(other) => self.servers[other.0].ask_again(key, &mut self.timers),
+            None => {}
+        }
     }
 
     fn set_unreachable(&mut self, id: AuthorityId, unreachable: Option<Unreachable>) {

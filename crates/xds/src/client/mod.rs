@@ -31,10 +31,12 @@ mod dump;
 mod error;
 mod health;
 mod intern;
+mod life;
 mod notify;
 mod response;
 mod server;
 mod stream;
+mod subscription;
 mod timers;
 mod wire;
 
@@ -127,7 +129,8 @@ pub enum Action {
     /// `grpc.health.v1.Health/Check` if `call`.
     ///
     /// Answered by [`Event::Alive`]: at once with [`Sign::Data`] if such bytes came after the last request of the
-    /// stream was written, and for what comes from then on until the stream is closed.
+    /// stream was written, and for what comes from then on until the stream is closed. If it is closed without a sign,
+    /// nobody may be at the other end of the connection any more: no other stream is opened on it.
     Probe {
         /// Of which stream.
         stream: StreamId,
@@ -232,6 +235,8 @@ pub enum Report {
     Connected(Arc<ServerConfig>),
     /// The first response on a stream came.
     Answered(Arc<ServerConfig>),
+    /// A server that could not be reached is back: it shows that it is alive, and has nothing new to say.
+    Alive(Arc<ServerConfig>),
     /// The server cannot be reached, with the cause and the time until the next attempt.
     Unreachable(Arc<ServerConfig>, String, Duration),
     /// A stream that had answers is over; it is opened again after the given time.
@@ -408,11 +413,13 @@ impl XdsClient {
         }
         self.start(id);
         self.mark_streams(id, key.resource_type);
-        // C-43: a new need of a server that is known to be down does not wait for its next failure.
+        self.heed(key); // The server in charge may have spoken of it before it was watched again.
+        // C-43: a new need of a server that is known to be down does not wait for its next failure. A95: nor does an
+        // authority that starts on such a server.
         let is_down = self.authorities[id.0].active().is_some_and(|server| self.servers[server.0].outage.is_some());
         let uncached = self.cache.get(key.resource_type, &key.name).is_some_and(|entry| entry.cached.is_uncached());
-        if is_down && uncached {
-            self.active_is_down(id, true);
+        if is_down {
+            self.active_is_down(id, uncached || self.authorities[id.0].reachability_only);
         }
     }
 

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
-use super::cache::{Cached, Held, NOT_FOUND};
+use super::authority::AuthorityId;
+use super::cache::{Cached, Fault, Held, NOT_FOUND};
 use super::intern::{Intern, Parsed};
 use super::server::ServerId;
-use super::stream::Answer;
+use super::subscription::{Answer, Effect, Verdict, Word};
 use super::wire::{self, DiscoveryResponse, Named, WRAPPER, Wrapper};
 use super::{Action, ErrorKind, Provenance, Received, Report, ResourceError, XdsClient};
 use crate::Time;
@@ -54,7 +55,8 @@ impl XdsClient {
             Ok(response) => response,
             Err(error) => {
                 let report = Report::Ignored(config.clone(), format!("not a DiscoveryResponse: {error}"));
-                return self.report(report);
+                self.report(report);
+                return self.server_is_alive(server);
             }
         };
         let asked = |t: &ResourceType| self.servers[server.0].link.stream().is_some_and(|s| s.asked(*t));
@@ -64,6 +66,7 @@ impl XdsClient {
                 let what = format!("a response of type {:?}, which was not asked for", response.type_url);
                 let report = Report::Ignored(config.clone(), what);
                 self.report(report);
+                self.server_is_alive(server);
             }
         }
     }
@@ -78,10 +81,7 @@ impl XdsClient {
     ) {
         let reading = self.read(server, resource_type, &response, intern);
         self.server_answered(server);
-        if reading.is_valid() {
-            self.recover(server);
-            self.forget_above(server, resource_type);
-        }
+        self.recover(server, self.usable_for(server, resource_type, &reading));
         let config = self.servers[server.0].config.clone();
         let version: Arc<str> = response.version_info.into();
         let (error, received) = (reading.nack(), reading.received(response.resources.len()));
@@ -107,62 +107,96 @@ impl XdsClient {
         }
     }
 
-    /// Takes in what a response says about one resource, if the server is in charge of it (C-51).
+    /// The authorities for which this server is preferred to the one in charge, and of which something that is watched
+    /// came with this response. Anything less shows that the server is alive, not that it can serve (A71).
+    fn usable_for(&self, server: ServerId, resource_type: ResourceType, reading: &Reading) -> BTreeSet<AuthorityId> {
+        let is_above = |id: &AuthorityId| self.authorities[id.0].above_active().contains(&server);
+        let mut usable: BTreeSet<_> = (0..self.authorities.len()).map(AuthorityId).filter(is_above).collect();
+        if usable.is_empty() {
+            return usable;
+        }
+        let of_use = |outcome: &Outcome| matches!(outcome, Outcome::Unchanged | Outcome::Value(_));
+        let came = reading.outcomes.iter().filter(|(_, outcome)| of_use(outcome));
+        let entries = came.filter_map(|(name, _)| self.cache.get(resource_type, name));
+        let watched: BTreeSet<_> =
+            entries.filter(|entry| !entry.watchers.is_empty()).map(|entry| entry.authority).collect();
+        usable.retain(|id| watched.contains(id));
+        usable
+    }
+
+    /// Takes in what a response says about one resource: with its stream, and into the cache if the server is in
+    /// charge of it (C-51).
     fn take_in(&mut self, server: ServerId, key: ResourceKey, provenance: &Provenance, outcome: Outcome) {
+        let entry = self.cache.get(key.resource_type, &key.name);
+        let in_charge = entry.is_some_and(|entry| self.authorities[entry.authority.0].active() == Some(server));
+        let drops = self.fails_on_data_errors(server);
+        let effect = |drops| if drops { Effect::Drop } else { Effect::Ambient };
+        let (kind, effect) = match outcome {
+            Outcome::Unchanged | Outcome::Value(_) if in_charge => {
+                return self.adopt(server, &key, provenance, outcome);
+            }
+            Outcome::Unasked | Outcome::Unchanged | Outcome::Value(_) => {
+                // It is not kept. Should the server be in charge of it after all, it must send it again.
+                if let Some(stream) = self.servers[server.0].link.stream_mut() {
+                    stream.ask_again(&key, &mut self.timers);
+                }
+                return;
+            }
+            Outcome::Invalid(invalid) => {
+                (ErrorKind::Rejected { version: provenance.version.clone(), invalid }, effect(drops))
+            }
+            // P-60: other codes are transient errors and never drop data.
+            Outcome::Error { code, message } => {
+                let drops = drops && matches!(code, NOT_FOUND | PERMISSION_DENIED);
+                (ErrorKind::FromServer { code, message }, effect(drops))
+            }
+        };
+        self.hear(server, &key, kind, effect, provenance.at);
+    }
+
+    /// Takes a value into the cache.
+    fn adopt(&mut self, server: ServerId, key: &ResourceKey, provenance: &Provenance, outcome: Outcome) {
         let from = &mut self.servers[server.0];
         if let Some(stream) = from.link.stream_mut() {
-            stream.seen(key.resource_type, &key.name, &mut self.timers);
+            stream.heard(key, Word::Adopted, &mut self.timers);
         }
         let Some(entry) = self.cache.get_mut(key.resource_type, &key.name) else { return };
-        if self.authorities[entry.authority.0].active() != Some(server) {
-            return;
-        }
         let was_ignored = entry.deletion_ignored;
-        let fail_on_data_errors = self.bootstrap.guards.data_error_handling && from.config.features.fail_on_data_errors;
-        let error = |kind| ResourceError {
+        let mut replaced = None;
+        if let Outcome::Value(Parsed { resource, bytes: raw }) = outcome {
+            replaced = entry.cached.held().map(|held| held.server).filter(|other| *other != server);
+            entry.accept(Held { resource, raw, server, provenance: provenance.clone() });
+        } else {
+            let was_valid = matches!(entry.cached, Cached::Valid(_));
+            entry.confirm(provenance.clone());
+            if was_valid && !was_ignored {
+                return; // Nothing to tell: a resend costs no more than this.
+            }
+        }
+        self.news.extend(&entry.watchers);
+        if was_ignored {
+            self.outputs.push_back(Action::Report(Report::DeletionOver(from.config.clone(), key.clone())));
+        }
+        if let Some(other) = replaced {
+            self.servers[other.0].ask_again(key, &mut self.timers);
+        }
+    }
+
+    /// Remembers what a server says of a resource instead of sending it. It takes effect if the server is in charge.
+    fn hear(&mut self, server: ServerId, key: &ResourceKey, kind: ErrorKind, effect: Effect, at: Time) {
+        let from = &mut self.servers[server.0];
+        let error = ResourceError {
             resource: key.clone(),
             server: Some(from.uri.clone()),
             node_id: self.node_id.clone(),
             kind,
-            at: provenance.at,
+            at,
         };
-        let mut dropped = None;
-        match outcome {
-            Outcome::Unasked => return,
-            Outcome::Unchanged => {
-                let was_valid = matches!(entry.cached, Cached::Valid(_));
-                entry.confirm(provenance.clone());
-                if was_valid && !was_ignored {
-                    return; // Nothing to tell: a resend costs no more than this.
-                }
-            }
-            Outcome::Value(Parsed { resource, bytes: raw }) => {
-                dropped = entry.cached.held().map(|held| held.server).filter(|other| *other != server);
-                entry.accept(Held { resource, raw, server, provenance: provenance.clone() });
-            }
-            Outcome::Invalid(invalid) => {
-                let kind = ErrorKind::Rejected { version: provenance.version.clone(), invalid };
-                dropped = entry.fail(error(kind), fail_on_data_errors);
-            }
-            Outcome::Error { code, message } => {
-                // P-60: other codes are transient errors and never drop data.
-                let drop_data = fail_on_data_errors && matches!(code, NOT_FOUND | PERMISSION_DENIED);
-                dropped = entry.fail(error(ErrorKind::FromServer { code, message }), drop_data);
-            }
+        if let Some(stream) = from.link.stream_mut() {
+            let verdict = Verdict { error: Arc::new(error), effect };
+            stream.heard(key, Word::Said(verdict), &mut self.timers);
         }
-        self.news.extend(&entry.watchers);
-        let report =
-            (was_ignored && !entry.deletion_ignored).then(|| Report::DeletionOver(from.config.clone(), key.clone()));
-        self.outputs.extend(report.map(Action::Report));
-        self.forget_dropped(key.resource_type, dropped);
-    }
-
-    /// Servers whose values were dropped, or replaced by those of another server, must not be told that we have their
-    /// version: they would not send it again.
-    fn forget_dropped(&mut self, resource_type: ResourceType, dropped: impl IntoIterator<Item = ServerId>) {
-        for server in dropped {
-            self.servers[server.0].forget_version(resource_type);
-        }
+        self.heed(key);
     }
 
     /// Resources that the server had sent and that are not in its full state any more (P-49 to P-51).
@@ -174,44 +208,47 @@ impl XdsClient {
         present: &BTreeMap<Arc<str>, Outcome>,
     ) {
         let from = &self.servers[server.0];
-        let features = from.config.features;
+        let Some(stream) = from.link.stream() else { return };
         let data_error_handling = self.bootstrap.guards.data_error_handling;
-        let mut dropped = BTreeSet::new();
+        let mut deleted = Vec::new();
         for (name, entry) in self.cache.of_type_mut(resource_type) {
-            let Some(held) = entry.cached.held() else { continue }; // P-50: the timer decides.
-            if self.authorities[entry.authority.0].active() != Some(server) || present.contains_key(name) {
+            // P-50: of what never came, the timer decides.
+            if entry.cached.held().is_none()
+                || self.authorities[entry.authority.0].active() != Some(server)
+                || present.contains_key(name)
+            {
                 continue;
             }
             let key = ResourceKey { resource_type, name: name.clone() };
-            // Data of another server: this one was perhaps not asked for it yet (C-52, P-50).
-            if held.server != server && !from.link.stream().is_some_and(|stream| stream.requested(&key)) {
+            // P-50: this may be the answer to a request that did not list it.
+            if !stream.covers(&key) {
                 continue;
             }
             // P-61: an error of the server is remembered until it says something new.
-            let is_remembered = |error: &Arc<ResourceError>| {
-                matches!(error.kind, ErrorKind::FromServer { .. }) && error.server.as_ref() == Some(&from.uri)
-            };
-            if entry.cached.error().is_some_and(is_remembered) {
+            let is_remembered =
+                |fault: &Fault| matches!(fault.error.kind, ErrorKind::FromServer { .. }) && fault.server == server;
+            if entry.cached.fault().is_some_and(is_remembered) {
                 continue;
             }
             // A53, the rule before A88 (C-28).
-            if !data_error_handling && features.ignore_resource_deletion {
+            if !data_error_handling && from.config.features.ignore_resource_deletion {
                 if !std::mem::replace(&mut entry.deletion_ignored, true) {
                     self.outputs.push_back(Action::Report(Report::DeletionIgnored(from.config.clone(), key)));
                 }
                 continue;
             }
-            let error = ResourceError {
-                resource: key,
-                server: Some(from.uri.clone()),
-                node_id: self.node_id.clone(),
-                kind: ErrorKind::Deleted,
-                at: provenance.at,
-            };
-            dropped.extend(entry.fail(error, !data_error_handling || features.fail_on_data_errors));
-            self.news.extend(&entry.watchers);
+            deleted.push(key);
         }
-        self.forget_dropped(resource_type, dropped);
+        let drops = !data_error_handling || self.fails_on_data_errors(server);
+        let effect = if drops { Effect::Drop } else { Effect::Ambient };
+        for key in deleted {
+            self.hear(server, &key, ErrorKind::Deleted, effect, provenance.at);
+        }
+    }
+
+    /// Whether what is wrong with the data of this server makes us drop what we have (A88).
+    fn fails_on_data_errors(&self, server: ServerId) -> bool {
+        self.bootstrap.guards.data_error_handling && self.servers[server.0].config.features.fail_on_data_errors
     }
 
     /// Reads a response without changing anything.
@@ -358,13 +395,6 @@ impl Reading {
         } else {
             self.more_faults += 1;
         }
-    }
-
-    /// Whether the response shows a server that works: it is good as a whole, or something in it is of use. One
-    /// that is bad throughout must not make us leave a fallback server that serves well.
-    fn is_valid(&self) -> bool {
-        let of_use = |outcome: &Outcome| matches!(outcome, Outcome::Unchanged | Outcome::Value(_));
-        self.faults.is_empty() || self.outcomes.values().any(of_use)
     }
 
     /// What the response brought, for metrics (S-74).

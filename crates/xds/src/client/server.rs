@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use super::StreamId;
 use super::backoff::Pacing;
-use super::stream::Stream;
+use super::stream::{Stream, Wanted};
+use super::subscription::Word;
 use super::timers::{TimerKind, Timers};
 use super::wire::Request;
 use crate::Time;
 use crate::bootstrap::ServerConfig;
+use crate::name::ResourceKey;
 use crate::resource::ResourceType;
 
 /// Index of a server in its client.
@@ -25,7 +27,8 @@ pub(super) struct Server {
     pub uri: Arc<str>,
     pub link: Link,
     pub pacing: Pacing,
-    /// Set by an attempt without an answer, cleared only by an answer (C-31).
+    /// Set by an attempt without an answer, cleared by an answer, or by a sign of life after the requests of a new
+    /// stream were written. A connection alone clears nothing (C-31).
     pub outage: Option<Outage>,
     /// The last version of each type that was taken from this server. Survives streams (P-32).
     versions: BTreeMap<ResourceType, Arc<str>>,
@@ -74,8 +77,10 @@ pub(super) struct Unanswered {
     pub stream: Stream,
     /// When it was opened.
     pub since: Time,
-    /// When its silence becomes a failure, if ever (C-36).
+    /// When its silence becomes a failure, if ever (C-36). Only while it owes an answer.
     pub silent_at: Option<Time>,
+    /// Whether that was put off because we ourselves were stopped.
+    pub prolonged: bool,
 }
 
 /// The stream has had a response.
@@ -132,13 +137,11 @@ impl Server {
     /// The next request on the stream; see [`Stream::next_request`].
     pub(super) fn next_request(
         &mut self,
-        wanted: impl Fn(ResourceType) -> Vec<Arc<str>>,
+        wanted: impl Fn(ResourceType) -> Wanted,
         timers: &mut Timers,
     ) -> Option<(StreamId, Request)> {
-        let Self { link, versions, .. } = self;
-        let stream = link.stream_mut()?;
-        let version = |resource_type| versions.get(&resource_type).cloned().unwrap_or_default();
-        let request = stream.next_request(wanted, version, timers)?;
+        let stream = self.link.stream_mut()?;
+        let request = stream.next_request(wanted, &mut self.versions, timers)?;
         Some((stream.id(), request))
     }
 
@@ -151,12 +154,19 @@ impl Server {
         self.versions.insert(resource_type, version);
     }
 
-    /// Forgets the version of a type that a lower server has overwritten, so that this one sends it again.
+    /// Forgets the version of a type of which something is not in use any more.
     pub(super) fn forget_version(&mut self, resource_type: ResourceType) {
-        if self.versions.remove(&resource_type).is_some()
-            && let Some(stream) = self.link.stream_mut()
+        self.versions.remove(&resource_type);
+    }
+
+    /// The value that this server sent is not in use any more, or does not count any more: it must send it again, and
+    /// must not believe that we have it.
+    pub(super) fn ask_again(&mut self, key: &ResourceKey, timers: &mut Timers) {
+        self.forget_version(key.resource_type);
+        if let Some(stream) = self.link.stream_mut()
+            && stream.word(key) == Some(&Word::Adopted)
         {
-            stream.repeat(resource_type);
+            stream.ask_again(key, timers);
         }
     }
 }
@@ -203,28 +213,29 @@ impl Link {
 }
 
 impl Opening {
-    /// The connection is READY and the stream is open.
-    pub(super) fn opened(
-        self,
-        now: Time,
-        silent_timeout: Option<Duration>,
-        server: ServerId,
-        timers: &mut Timers,
-    ) -> Unanswered {
-        let silent_at = silent_timeout.map(|timeout| now + timeout);
-        if let Some(at) = silent_at {
-            timers.set(at, TimerKind::Silent(server));
-        }
-        Unanswered { stream: Stream::new(self.id, server), since: now, silent_at }
+    /// The connection is READY and the stream is open. From now on a sign of life is wanted some time after `delay`.
+    pub(super) fn opened(self, now: Time, delay: Duration, server: ServerId, timers: &mut Timers) -> Unanswered {
+        let mut stream = Stream::new(self.id, server);
+        stream.life.ask(now, delay, server, timers);
+        Unanswered { stream, since: now, silent_at: None, prolonged: false }
     }
 }
 
 impl Unanswered {
-    /// The first response came.
-    pub(super) fn answered(self, server: ServerId, timers: &mut Timers) -> Answered {
-        if let Some(at) = self.silent_at {
-            timers.cancel(at, TimerKind::Silent(server));
+    /// Its silence becomes a failure at another time, or never.
+    pub(super) fn set_silent_at(&mut self, at: Option<Time>, server: ServerId, timers: &mut Timers) {
+        if let Some(before) = self.silent_at {
+            timers.cancel(before, TimerKind::Silent(server));
         }
+        if let Some(at) = at {
+            timers.set(at, TimerKind::Silent(server));
+        }
+        self.silent_at = at;
+    }
+
+    /// The first response came.
+    pub(super) fn answered(mut self, server: ServerId, timers: &mut Timers) -> Answered {
+        self.set_silent_at(None, server, timers);
         Answered { stream: self.stream, since: self.since }
     }
 }

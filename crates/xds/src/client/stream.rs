@@ -4,13 +4,18 @@
 //! type, and a request is made only when it can be sent: from the names that are watched then.
 //! So any number of changes becomes one request per type, and each response is still answered
 //! once, with its own nonce and its own error (P-35).
+//!
+//! Everything that a server says is kept here, name by name, whether it is in charge or not: see
+//! [`Word`]. What the server in charge says is in the cache as well.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::StreamId;
+use super::life::Life;
 use super::server::ServerId;
+use super::subscription::{Answer, Listed, Subscription, Waiting, Word};
 use super::timers::{TimerKind, Timers};
 use super::wire::Request;
 use crate::Time;
@@ -24,52 +29,45 @@ pub(super) struct Stream {
     server: ServerId,
     /// Whether a request was made on it: the first one carries the node (P-16).
     greeted: bool,
-    /// Type of the request that is on its way.
-    sending: Option<ResourceType>,
+    sending: Option<Sending>,
     /// Types that may need a request, each once, longest waiting first.
     due: VecDeque<ResourceType>,
     /// Types that were named on this stream (P-48: the others must not be, with an empty list).
     subscriptions: BTreeMap<ResourceType, Box<Subscription>>,
+    /// How many names the server owes an answer about.
+    waiting: usize,
+    pub life: Life,
 }
 
-/// What the server knows about one type, and what it is owed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Subscription {
-    /// The names in the last request.
-    names: BTreeMap<Arc<str>, Listed>,
-    /// Of the last response (P-30).
-    nonce: Arc<str>,
-    /// Responses without an answer, oldest first.
-    answers: VecDeque<Answer>,
-    /// The version was forgotten after it had been told on this stream: tell that too.
-    repeat: bool,
-}
-
-/// How far one name of a subscription has come, for the does-not-exist timer (P-55, P-57).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Listed {
-    /// First listed in the request that is on its way.
-    Sending,
-    /// The server knows of it and has until then.
-    Waiting(Time),
-    /// It was seen, or timed out, or there was data already: no timer on this stream any more.
-    Settled,
-}
-
-/// The ACK or NACK of one response.
+/// The request that is on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Answer {
-    pub nonce: Arc<str>,
-    /// The version in use after the response.
-    pub version: Arc<str>,
-    /// What is wrong with the response; `None` for an ACK.
-    pub error: Option<String>,
+struct Sending {
+    resource_type: ResourceType,
+    /// Names in it that the server owes an answer about once it is written.
+    asks: Vec<Arc<str>>,
+}
+
+/// What a stream should list of a type.
+pub(super) struct Wanted {
+    /// The names that are watched, in order.
+    pub names: Vec<Arc<str>>,
+    /// Whether the server is in charge of all of them and all of their values came from it: only then may a new
+    /// stream tell the version, for a server that trusts versions need not send anything then.
+    pub current: bool,
 }
 
 impl Stream {
     pub(super) fn new(id: StreamId, server: ServerId) -> Self {
-        let due = ResourceType::ALL.into();
-        Self { id, server, greeted: false, sending: None, due, subscriptions: BTreeMap::new() }
+        Self {
+            id,
+            server,
+            greeted: false,
+            sending: None,
+            due: ResourceType::ALL.into(),
+            subscriptions: BTreeMap::new(),
+            waiting: 0,
+            life: Life::Proven,
+        }
     }
 
     pub(super) fn id(&self) -> StreamId {
@@ -88,121 +86,120 @@ impl Stream {
         ResourceType::ALL.into_iter().for_each(|resource_type| self.mark(resource_type));
     }
 
-    /// The version of a type is forgotten: the server must hear of it, if it was told the old one.
-    pub(super) fn repeat(&mut self, resource_type: ResourceType) {
-        if let Some(subscription) = self.subscriptions.get_mut(&resource_type) {
-            subscription.repeat = true;
-            self.mark(resource_type);
-        }
-    }
-
     /// The next request, if one is due and none is on its way.
     ///
-    /// `wanted` tells the names that are watched now, in order; `version` the version in use.
+    /// `wanted` tells what should be listed now; `versions` are those in use.
     pub(super) fn next_request(
         &mut self,
-        wanted: impl Fn(ResourceType) -> Vec<Arc<str>>,
-        version: impl Fn(ResourceType) -> Arc<str>,
+        wanted: impl Fn(ResourceType) -> Wanted,
+        versions: &mut BTreeMap<ResourceType, Arc<str>>,
         timers: &mut Timers,
     ) -> Option<Request> {
         if self.sending.is_some() {
             return None;
         }
         while let Some(resource_type) = self.due.pop_front() {
-            let names = wanted(resource_type);
-            if names.is_empty() && !self.asked(resource_type) {
+            let Wanted { names, current } = wanted(resource_type);
+            let first = !self.asked(resource_type);
+            if names.is_empty() && first {
                 continue; // P-48: an empty first list would be a wildcard.
             }
-            let subscription = self.subscriptions.entry(resource_type).or_default();
-            let changed = subscription.list(self.server, resource_type, &names, timers);
-            let answer = subscription.answers.pop_front();
-            if subscription.answers.is_empty() {
-                subscription.answers.shrink_to_fit(); // It may be long until the next one.
+            if first && !current {
+                versions.remove(&resource_type);
             }
-            if answer.is_none() && !changed && !subscription.repeat {
+            let version = versions.get(&resource_type).cloned().unwrap_or_default();
+            let resumes = first && !version.is_empty();
+            let changed = self.list(resource_type, &names, first, resumes, timers);
+            let Some(subscription) = self.subscriptions.get_mut(&resource_type) else { continue };
+            let answer = subscription.next_answer();
+            let repeats = !subscription.again.is_empty();
+            if answer.is_none() && changed.is_none() && !repeats {
                 continue;
             }
-            subscription.repeat = false;
-            let (version, nonce, error) = match answer {
-                Some(answer) => (answer.version, answer.nonce, answer.error),
-                None => (version(resource_type), subscription.nonce.clone(), None),
-            };
-            if !subscription.answers.is_empty() {
+            let mut asks = changed.unwrap_or_default();
+            if subscription.answers.is_empty() {
+                asks.extend(std::mem::take(&mut subscription.again)); // Servers look at the latest nonce only (P-46).
+            } else {
                 self.due.push_back(resource_type);
             }
-            self.sending = Some(resource_type);
+            let (version, nonce, error) = match answer {
+                Some(answer) => (answer.version, answer.nonce, answer.error),
+                None => (version, subscription.nonce.clone(), None),
+            };
+            let version = if repeats { Arc::default() } else { version };
+            self.sending = Some(Sending { resource_type, asks });
             let first = !std::mem::replace(&mut self.greeted, true);
             return Some(Request { resource_type, names, version, nonce, error, first });
         }
         None
     }
 
-    /// The request on its way was handed to the transport: timers start for names that are new in
-    /// it and that have no data (P-55, P-57).
-    pub(super) fn sent(
-        &mut self,
-        now: Time,
-        wait: Duration,
-        has_data: impl Fn(&ResourceKey) -> bool,
-        timers: &mut Timers,
-    ) {
-        let Some(resource_type) = self.sending.take() else { return };
-        let Some(subscription) = self.subscriptions.get_mut(&resource_type) else { return };
-        for (name, listed) in &mut subscription.names {
-            if *listed != Listed::Sending {
-                continue;
+    /// The request on its way was written: the server owes an answer about what is new in it (P-55). Tells whether it
+    /// owes any that it did not owe before.
+    pub(super) fn sent(&mut self, now: Time, wait: Duration, timers: &mut Timers) -> bool {
+        let Some(Sending { resource_type, asks }) = self.sending.take() else { return false };
+        let owed = self.waiting;
+        for name in asks {
+            let key = ResourceKey { resource_type, name };
+            if self.word(&key) == Some(&Word::Asking) {
+                let waiting = Waiting { since: now, until: now + wait, prolonged: false };
+                self.set(&key, Word::Waiting(waiting), timers);
             }
-            let key = ResourceKey { resource_type, name: name.clone() };
-            *listed = if has_data(&key) {
-                Listed::Settled
-            } else {
-                timers.set(now + wait, TimerKind::Missing(self.server, key));
-                Listed::Waiting(now + wait)
-            };
+        }
+        self.waiting > owed
+    }
+
+    /// The server said something about a resource.
+    pub(super) fn heard(&mut self, key: &ResourceKey, word: Word, timers: &mut Timers) {
+        self.set(key, word, timers);
+        if let Some(listed) = self.listed_mut(key) {
+            listed.covered = true;
         }
     }
 
-    /// The server said something about a resource, good or bad: its timer ends for this stream.
-    pub(super) fn seen(&mut self, resource_type: ResourceType, name: &str, timers: &mut Timers) {
-        let Some(subscription) = self.subscriptions.get_mut(&resource_type) else { return };
-        let Some((name, _)) = subscription.names.get_key_value(name) else { return };
-        let name = name.clone();
-        let listed = subscription.names.insert(name.clone(), Listed::Settled);
-        if let Some(Listed::Waiting(at)) = listed {
-            timers.cancel(at, TimerKind::Missing(self.server, ResourceKey { resource_type, name }));
-        }
-    }
-
-    /// The timer of a resource fired. `again` starts it once more, for a server whose silence proves nothing.
-    pub(super) fn expired(&mut self, key: &ResourceKey, again: Option<Time>, timers: &mut Timers) {
-        let listed = self.subscriptions.get_mut(&key.resource_type).and_then(|s| s.names.get_mut(&key.name));
-        let Some(listed) = listed else { return };
-        *listed = match again {
-            Some(at) => {
-                timers.set(at, TimerKind::Missing(self.server, key.clone()));
-                Listed::Waiting(at)
-            }
-            None => Listed::Settled,
+    /// What stands about a resource changes, without a word of the server.
+    pub(super) fn set(&mut self, key: &ResourceKey, word: Word, timers: &mut Timers) {
+        let Some(subscription) = self.subscriptions.get_mut(&key.resource_type) else { return };
+        let Some(listed) = subscription.names.get_mut(&key.name) else { return };
+        let until = match word {
+            Word::Waiting(Waiting { until, .. }) => Some(until),
+            Word::Asking | Word::Adopted | Word::Said(_) => None,
         };
+        if word != Word::Asking {
+            subscription.again.remove(&key.name);
+        }
+        let before = std::mem::replace(&mut listed.word, word);
+        self.over(key.clone(), &before, timers);
+        if let Some(until) = until {
+            self.waiting += 1;
+            timers.set(until, TimerKind::Missing(self.server, key.clone()));
+        }
+    }
+
+    /// The value of a resource is not in the cache, or not any more: the server must send it once more.
+    pub(super) fn ask_again(&mut self, key: &ResourceKey, timers: &mut Timers) {
+        self.set(key, Word::Asking, timers);
+        if let Some(subscription) = self.subscriptions.get_mut(&key.resource_type)
+            && let Some((name, _)) = subscription.names.get_key_value(&key.name)
+        {
+            subscription.again.insert(name.clone());
+            self.mark(key.resource_type);
+        }
     }
 
     /// A response must be answered.
     pub(super) fn owe(&mut self, resource_type: ResourceType, answer: Answer) {
-        let subscription = self.subscriptions.entry(resource_type).or_default();
-        subscription.nonce = answer.nonce.clone();
-        if subscription.answers.len() == MAX_ANSWERS {
-            subscription.answers.pop_front();
-        }
-        subscription.answers.push_back(answer);
+        self.subscriptions.entry(resource_type).or_default().owe(answer);
         self.mark(resource_type);
     }
 
     /// Ends every timer of the stream, which is over.
     pub(super) fn cancel_timers(&mut self, timers: &mut Timers) {
+        self.life.prove(self.server, timers);
         for (resource_type, subscription) in std::mem::take(&mut self.subscriptions) {
-            subscription.names.into_iter().for_each(|(name, listed)| {
-                cancel(self.server, resource_type, name, listed, timers);
-            });
+            for (name, listed) in subscription.names {
+                self.over(ResourceKey { resource_type, name }, &listed.word, timers);
+            }
         }
     }
 
@@ -216,40 +213,81 @@ impl Stream {
         self.listed(key).is_some()
     }
 
-    /// Whether a request that lists this resource has left.
-    pub(super) fn requested(&self, key: &ResourceKey) -> bool {
-        self.listed(key).is_some_and(|listed| listed != Listed::Sending)
+    /// Whether a response that leaves this resource out says that there is none (P-50).
+    pub(super) fn covers(&self, key: &ResourceKey) -> bool {
+        self.listed(key).is_some_and(|listed| listed.covered)
     }
 
-    fn listed(&self, key: &ResourceKey) -> Option<Listed> {
-        self.subscriptions.get(&key.resource_type)?.names.get(&key.name).copied()
+    /// What stands about a resource on this stream.
+    pub(super) fn word(&self, key: &ResourceKey) -> Option<&Word> {
+        self.listed(key).map(|listed| &listed.word)
     }
-}
 
-impl Subscription {
-    /// Makes the list what `names` says; tells whether it is another one than before.
-    fn list(&mut self, server: ServerId, resource_type: ResourceType, names: &[Arc<str>], timers: &mut Timers) -> bool {
-        if self.names.keys().eq(names) {
-            return false;
+    /// Whether a request is on its way.
+    pub(super) fn is_sending(&self) -> bool {
+        self.sending.is_some()
+    }
+
+    /// Whether the server owes an answer to what was written.
+    pub(super) fn is_owed(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// Since when the server has owed an answer.
+    pub(super) fn owed_since(&self) -> Option<Time> {
+        let listed = self.subscriptions.values().flat_map(|subscription| subscription.names.values());
+        let since = |listed: &Listed| match listed.word {
+            Word::Waiting(Waiting { since, .. }) => Some(since),
+            Word::Asking | Word::Adopted | Word::Said(_) => None,
+        };
+        listed.filter_map(since).min()
+    }
+
+    /// Makes the list of a type what `names` says. Answers with what is new in it, if it is another one than before.
+    fn list(
+        &mut self,
+        resource_type: ResourceType,
+        names: &[Arc<str>],
+        first: bool,
+        resumes: bool,
+        timers: &mut Timers,
+    ) -> Option<Vec<Arc<str>>> {
+        let subscription = self.subscriptions.entry(resource_type).or_default();
+        if subscription.names.keys().eq(names) {
+            return None;
         }
-        let mut before = std::mem::take(&mut self.names);
+        let mut before = std::mem::take(&mut subscription.names);
+        let mut new = Vec::new();
         for name in names {
-            let listed = before.remove(name).unwrap_or(Listed::Sending);
-            self.names.insert(name.clone(), listed);
+            let listed = before.remove(name).unwrap_or_else(|| {
+                let word = if resumes { Word::Adopted } else { Word::Asking };
+                if word == Word::Asking {
+                    new.push(name.clone());
+                }
+                Listed { covered: first, word }
+            });
+            subscription.names.insert(name.clone(), listed);
         }
+        subscription.again.retain(|name| !before.contains_key(name));
         for (name, listed) in before {
-            cancel(server, resource_type, name, listed, timers);
+            self.over(ResourceKey { resource_type, name }, &listed.word, timers);
         }
-        true
+        Some(new)
+    }
+
+    /// A word does not stand any more: its timer ends.
+    fn over(&mut self, key: ResourceKey, word: &Word, timers: &mut Timers) {
+        if let Word::Waiting(Waiting { until, .. }) = *word {
+            self.waiting -= 1;
+            timers.cancel(until, TimerKind::Missing(self.server, key));
+        }
+    }
+
+    fn listed(&self, key: &ResourceKey) -> Option<&Listed> {
+        self.subscriptions.get(&key.resource_type)?.names.get(&key.name)
+    }
+
+    fn listed_mut(&mut self, key: &ResourceKey) -> Option<&mut Listed> {
+        self.subscriptions.get_mut(&key.resource_type)?.names.get_mut(&key.name)
     }
 }
-
-fn cancel(server: ServerId, resource_type: ResourceType, name: Arc<str>, listed: Listed, timers: &mut Timers) {
-    if let Listed::Waiting(at) = listed {
-        timers.cancel(at, TimerKind::Missing(server, ResourceKey { resource_type, name }));
-    }
-}
-
-/// How many responses of one type may wait for their answer. A server that sends more while it does
-/// not read is owed answers only to the latest ones; servers look at the last anyway (P-46).
-const MAX_ANSWERS: usize = 64;

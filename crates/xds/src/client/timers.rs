@@ -17,6 +17,8 @@ pub(super) enum TimerKind {
     Backoff(ServerId),
     /// A stream had no response at all (C-36).
     Silent(ServerId),
+    /// A sign of life is wanted, or did not come. Before those of resources: what is not alive says nothing of them.
+    Life(ServerId),
     /// A resource was not sent on the current stream (P-55).
     Missing(ServerId, ResourceKey),
 }
@@ -31,8 +33,8 @@ impl Timers {
     }
 
     /// Takes the earliest deadline if it is due.
-    pub(super) fn pop_due(&mut self, now: Time) -> Option<TimerKind> {
-        (self.next()? <= now).then(|| self.0.pop_first()).flatten().map(|(_, kind)| kind)
+    pub(super) fn pop_due(&mut self, now: Time) -> Option<(Time, TimerKind)> {
+        (self.next()? <= now).then(|| self.0.pop_first()).flatten()
     }
 
     /// The earliest deadline.

@@ -63,6 +63,16 @@ impl ResourceKey {
     }
 }
 
+/// Whether a name stands for a glob collection (P-90). Of an `xdstp:` name the path says so, without its
+/// percent-encoding, which is not there any more in what servers are sent.
+pub(crate) fn is_glob(name: &str) -> bool {
+    if !name.starts_with(SCHEME) {
+        return name.ends_with("/*");
+    }
+    let path = name.split(['?', '#']).next().unwrap_or(name);
+    path.rsplit_once('/').is_some_and(|(_, last)| encoding::decode(last).is_ok_and(|last| last == b"*"))
+}
+
 /// The authority of an `xdstp:` name and the name in canonical form.
 fn canonicalize(resource_type: ResourceType, name: &str) -> Result<(String, String), NameError> {
     let malformed =

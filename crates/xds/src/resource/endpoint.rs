@@ -17,6 +17,7 @@ use prost::Message;
 use super::fields;
 use crate::bootstrap::NodeLocality;
 use crate::invalid::{Faults, Invalid};
+use crate::name::is_glob;
 
 mod wire;
 
@@ -144,10 +145,11 @@ impl Endpoints {
 
     /// Checks a ClusterLoadAssignment.
     ///
-    /// Localities and endpoints are not counted: what is kept of one takes a small multiple of its bytes.
-    pub(super) fn parse(pb: &Assignment) -> Result<Self, Invalid> {
+    /// Localities and endpoints are not counted: what is kept of one takes a small multiple of its bytes. With
+    /// `collections` off, LEDS is not looked at (A95's guard).
+    pub(super) fn parse(pb: &Assignment, collections: bool) -> Result<Self, Invalid> {
         with_distinct_addresses(|addresses, faults| Self {
-            priorities: faults.field("endpoints", |f| priorities(&pb.endpoints, addresses, f)),
+            priorities: faults.field("endpoints", |f| priorities(&pb.endpoints, collections, addresses, f)),
             drops: pb.policy.as_ref().map_or_else(Vec::new, |policy| {
                 faults.field("policy.drop_overloads", |f| drops(&policy.drop_overloads, f))
             }),
@@ -265,7 +267,12 @@ impl HealthStatus {
 }
 
 /// The localities by priority; `faults` is at the list.
-fn priorities(pb: &[wire::LocalityAssignment], addresses: &mut SeenAddresses, faults: &mut Faults) -> Vec<Priority> {
+fn priorities(
+    pb: &[wire::LocalityAssignment],
+    collections: bool,
+    addresses: &mut SeenAddresses,
+    faults: &mut Faults,
+) -> Vec<Priority> {
     let mut priorities = Vec::new();
     // Sum of the weights by priority; 64 bits, so that it cannot wrap. Zero: no locality has that priority.
     let mut weights = Vec::new();
@@ -277,7 +284,7 @@ fn priorities(pb: &[wire::LocalityAssignment], addresses: &mut SeenAddresses, fa
             continue;
         };
         faults.index(i, |f| {
-            let parsed = LocalityEndpoints::parse(locality, weight, addresses, f);
+            let parsed = LocalityEndpoints::parse(locality, weight, collections, addresses, f);
             if locality.priority > Endpoints::MAX_PRIORITY {
                 f.field("priority", |f| {
                     f.add(format!("{} is too large: at most {}", locality.priority, Endpoints::MAX_PRIORITY));
@@ -317,13 +324,14 @@ impl LocalityEndpoints {
     fn parse(
         pb: &wire::LocalityAssignment,
         weight: u32,
+        collections: bool,
         addresses: &mut SeenAddresses,
         faults: &mut Faults,
     ) -> Option<Self> {
         if let Some(metadata) = &pb.metadata {
             faults.field("metadata", |f| fields::check_metadata(metadata, f));
         }
-        let source = match &pb.leds_cluster_locality_config {
+        let source = match pb.leds_cluster_locality_config.as_ref().filter(|_| collections) {
             Some(leds) => faults
                 .field("leds_cluster_locality_config", |f| collection_name(leds, f))
                 .map(EndpointSource::Collection),
@@ -359,11 +367,9 @@ impl LocalityEndpoints {
 fn collection_name(pb: &pb::LedsClusterLocalityConfig, faults: &mut Faults) -> Option<String> {
     faults.field("leds_config", |f| fields::self_config_source(pb.leds_config.as_ref(), f));
     let name = pb.leds_collection_name.as_str();
-    // Context parameters of an xdstp: name follow its path, and it is the path that says "glob".
-    let path = if name.starts_with("xdstp:") { name.split(['?', '#']).next().unwrap_or(name) } else { name };
     let fault = if name.is_empty() {
         "must not be empty"
-    } else if path.ends_with("/*") {
+    } else if is_glob(name) {
         "is a glob collection: expected a list collection"
     } else {
         return Some(name.to_owned());

@@ -179,7 +179,8 @@ pub fn decode(resource_type: ResourceType, bytes: &Bytes, cx: ParseContext<'_>) 
         },
         ResourceType::Endpoints => match message::<endpoint::Assignment>(bytes.clone()) {
             Ok(pb) => Decoded {
-                result: Endpoints::parse(&pb).map(|r| Resource::Endpoints(Arc::new(r))),
+                result: Endpoints::parse(&pb, cx.bootstrap.guards.endpoint_fallback)
+                    .map(|r| Resource::Endpoints(Arc::new(r))),
                 name: Some(pb.cluster_name),
             },
             Err(invalid) => undecodable(invalid),

@@ -58,7 +58,7 @@ impl XdsObserver {
                     counter.add(1, &[this.target(), server_label(server)]);
                 }
             }
-            Report::Answered(server) => this.down.retain(|down| down != server),
+            Report::Answered(server) | Report::Alive(server) => this.down.retain(|down| down != server),
             Report::Acked(server, kind, _, received) | Report::Nacked(server, kind, _, received, _) => {
                 this.count(server, kind.message_name(), *received);
             }

@@ -9,10 +9,11 @@ use prost::Message;
 
 use super::talk::{Middle, Setup, Talk, resource_type, response};
 use crate::bootstrap::ServerFeatures;
-use crate::client::cache::Entry;
+use crate::client::cache::{Cached, Entry};
 use crate::client::notify::Watch;
+use crate::client::subscription::Word;
 use crate::client::wire::DiscoveryResponse;
-use crate::client::{Action, CloseCause, Event, Output, StreamId, Update, WatchId};
+use crate::client::{Action, CloseCause, Event, Output, Sign, StreamId, Update, WatchId};
 use crate::resource::{Resource, ResourceType};
 
 /// Something that happens. Numbers choose among what is there.
@@ -25,6 +26,7 @@ enum Step {
     Respond(usize, usize, Vec<(usize, usize)>),
     Noise(usize, Vec<u8>),
     Mutated(usize, usize, usize, u8),
+    Alive(usize, bool),
     Close(usize, usize),
     Pass(u16),
     Drain,
@@ -40,6 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (n(), n(), prop::collection::vec((n(), n()), 0..5)).prop_map(|(s, k, items)| Step::Respond(s, k, items)),
         1 => (n(), prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(s, bytes)| Step::Noise(s, bytes)),
         1 => (n(), n(), n(), any::<u8>()).prop_map(|(s, k, at, byte)| Step::Mutated(s, k, at, byte)),
+        2 => (n(), any::<bool>()).prop_map(|(s, data)| Step::Alive(s, data)),
         3 => (n(), n()).prop_map(|(s, cause)| Step::Close(s, cause)),
         2 => any::<u16>().prop_map(Step::Pass),
         8 => proptest::prelude::Just(Step::Drain),
@@ -51,6 +54,8 @@ struct World {
     talk: Talk,
     /// Streams that the client opened and nobody closed.
     streams: BTreeMap<StreamId, Peer>,
+    /// Streams that ended by themselves. The client may have closed them in the same moment.
+    ended: BTreeSet<StreamId>,
     watches: BTreeMap<WatchId, Heard>,
     nonces: usize,
     keeps_data: bool,
@@ -139,7 +144,14 @@ impl World {
     fn new(features: fn(&mut ServerFeatures), keeps_data: bool) -> Self {
         // The top level has a and b; authority x has b and c, and falls back readily.
         let setup = Setup::new(&["a", "b"]).features(features).authority("x", &["b", "c"], true);
-        Self { talk: setup.start(), streams: BTreeMap::new(), watches: BTreeMap::new(), nonces: 0, keeps_data }
+        Self {
+            talk: setup.start(),
+            streams: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            watches: BTreeMap::new(),
+            nonces: 0,
+            keeps_data,
+        }
     }
 
     fn live(mut self, steps: Vec<Step>) {
@@ -208,9 +220,17 @@ impl World {
                 }
                 self.event(Event::Received(stream, bytes.into()));
             }
+            Step::Alive(which, data) => {
+                if let Some(&stream) = pick(&self.streams, which)
+                    && self.streams[&stream].open
+                {
+                    self.event(Event::Alive(stream, if data { Sign::Data } else { Sign::Pong }));
+                }
+            }
             Step::Close(which, cause) => {
                 if let Some(&stream) = pick(&self.streams, which) {
                     self.streams.remove(&stream);
+                    self.ended.insert(stream);
                     let cause = match cause % 3 {
                         0 => CloseCause::ConnectFailed("refused".to_owned()),
                         1 => CloseCause::ConnectionLost("reset".to_owned()),
@@ -268,7 +288,10 @@ impl World {
                 Action::Open { stream, .. } => {
                     assert!(self.streams.insert(stream, Peer::default()).is_none(), "{stream:?} is used twice");
                 }
-                Action::Close(stream) => assert!(self.streams.remove(&stream).is_some(), "closed twice: {stream:?}"),
+                Action::Close(stream) => {
+                    let is_there = self.streams.remove(&stream).is_some() || self.ended.remove(&stream);
+                    assert!(is_there, "closed twice: {stream:?}");
+                }
                 Action::Send(stream, bytes) => {
                     self.streams.get_mut(&stream).expect("a request on no stream").take_request(&bytes);
                 }
@@ -276,7 +299,10 @@ impl World {
                     let heard = self.watches.get_mut(&watch).expect("news for a watcher that is gone");
                     heard.take_update(update, self.keeps_data);
                 }
-                Action::Probe { .. } | Action::ActiveServer(..) | Action::Report(_) => {}
+                Action::Probe { stream, .. } => {
+                    assert!(self.streams.contains_key(&stream) || self.ended.contains(&stream), "a probe of no stream");
+                }
+                Action::ActiveServer(..) | Action::Report(_) => {}
             }
         }
     }
@@ -315,12 +341,16 @@ impl World {
         for (watch, heard) in &self.watches {
             let Watch::Of(key, _) = &client.watches[watch] else { continue };
             let entry = client.cache.get(key.resource_type, &key.name).expect("watched, so cached");
-            assert_eq!(heard.value.as_ref(), entry.cached.held().map(|held| &held.resource), "{key}");
+            // What was dropped by a server that was left in the same moment stays in use until the next one speaks.
+            if entry.cached != Cached::Requested {
+                assert_eq!(heard.value.as_ref(), entry.cached.held().map(|held| &held.resource), "{key}");
+            }
             let unreachable = client.authorities[entry.authority.0].unreachable.is_some();
             if heard.value.is_some() || unreachable {
                 assert_eq!(heard.error, entry.cached.error().is_some() || unreachable, "{key}");
             }
         }
+        self.check_nothing_is_forgotten();
         // Memory is bounded by what is watched and listed.
         let listed: usize = self.streams.values().flat_map(|peer| peer.names.values()).map(Vec::len).sum();
         assert!(client.cache.len() <= self.watches.len() + listed);
@@ -328,6 +358,33 @@ impl World {
         for authority in &client.authorities {
             assert_eq!(authority.watched == 0, authority.active().is_none(), "{}", authority.key);
             assert!(authority.watched > 0 || authority.unreachable.is_none(), "{}", authority.key);
+        }
+    }
+}
+
+impl World {
+    /// Of every watched resource there is a value, or an error, or somebody to wait for.
+    fn check_nothing_is_forgotten(&self) {
+        let client = &self.talk.client;
+        for (key, entry) in client.cache.watched() {
+            for server in &client.servers {
+                let adopted = server.link.stream().and_then(|stream| stream.word(&key)) == Some(&Word::Adopted);
+                let holder = entry.cached.held().map(|held| client.servers[held.server.0].config.clone());
+                assert!(!adopted || holder.as_ref() == Some(&server.config), "{key} of {} is not there", server.uri);
+            }
+            let authority = &client.authorities[entry.authority.0];
+            let active = authority.active().expect("watched, so somebody is in charge");
+            if let Some(fault) = entry.cached.fault() {
+                assert_eq!(fault.server, active, "{key} has an error of a server that is not in charge");
+            }
+            let word = client.servers[active.0].link.stream().map(|stream| stream.word(&key).cloned());
+            match word {
+                None => {} // An attempt is under way, or a pause.
+                Some(Some(Word::Waiting(_))) => {}
+                Some(Some(Word::Adopted)) => assert!(entry.cached.held().is_some(), "{key}"),
+                Some(Some(Word::Said(_))) => assert_ne!(entry.cached, Cached::Requested, "{key} was spoken of"),
+                word => panic!("{key} is not asked for: {word:?}"),
+            }
         }
     }
 }

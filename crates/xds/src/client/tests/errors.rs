@@ -45,7 +45,7 @@ fn a_connection_that_fails_is_a_resource_error_or_an_ambient_one_c23a_to_c23d() 
             wait 1 s
               open a 20 s
             up a
-              a> LDS 1 -: l m +node
+              a> LDS - -: l m +node
             # A stream without an answer.
             end a
               w0 ambient: unreachable a: ended

@@ -1,6 +1,7 @@
 //! Fallback and recovery: `spec/03` section 6 (A71, A95).
 
 use super::talk::{Setup, Talk, talk};
+use crate::client::ResourceState;
 
 #[test]
 fn an_unreachable_first_server_at_the_start_falls_back_without_an_error_c40_c48() {
@@ -230,20 +231,18 @@ fn what_a_lower_server_overwrote_is_asked_for_again_without_a_version_d1() {
         refuse a
           active b
           open b 20 s
-        # The first one is there again, silent, and was told what we had of it.
+        # The first one is there again, and is not told what we have of it: it must send everything to take over.
         wait 1 s
           open a 5 s
         up a
-          a> LDS 20 -: l +node
-          a> RDS 20 -: r
+          a> LDS - -: l +node
+          a> RDS - -: r
           a> EDS - -: e
-        # Now the lower one overwrites one type: the first one is told at once that we do not have it any more.
         up b
           b> LDS - -: l +node
           b> RDS - -: r
           b> EDS - -: e
         b< LDS 3 A: l:=r
-          a> LDS - -: l
           b> LDS 3 A: l
           w0 confirmed: from b 3
         # Equal again, but from another server.
@@ -686,7 +685,7 @@ fn when_the_last_watch_of_an_authority_ends_all_of_its_servers_are_released() {
 }
 
 #[test]
-fn what_becomes_uncached_by_a_transient_timeout_lets_fallback_begin_c43() {
+fn the_silence_of_a_server_that_is_not_in_charge_changes_nothing_c54() {
     let setup = Setup::new(&["a", "b", "c"]).features(|features| features.resource_timer_is_transient_error = true);
     let mut talk = setup.start();
     talk.step("watch LDS l");
@@ -698,8 +697,30 @@ fn what_becomes_uncached_by_a_transient_timeout_lets_fallback_begin_c43() {
     talk.step("up a");
     assert_eq!(talk.step("lose b"), ["open b 5 s"]);
     assert_eq!(talk.step("refuse b"), ["w0 failed: unreachable b: refused"]);
-    // One that does not answer leaves us without a word that counts: the next is asked at once.
+    // One above it that is alive and silent has its say only if it takes over.
     talk.step("block b");
-    let told = talk.step("wait 30 s");
-    assert!(told.contains(&"active c".to_owned()), "{told:?}");
+    assert_eq!(talk.step("wait 30 s"), ["open b 5 s"]);
+    assert_eq!(talk.client.dump()[0].state, ResourceState::ReceivedError);
+}
+
+/// A95, when an authority is started again while its first server is known to be down.
+#[test]
+fn a_reachability_only_authority_that_starts_on_a_server_that_is_down_falls_back_at_once_c42() {
+    let e = "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/e";
+    let mut talk = Setup::new(&["a"]).authority("x", &["a", "b"], true).start();
+    talk.step(&format!("watch LDS l & watch EDS {e}"));
+    talk.step("up a");
+    talk.step("a< LDS 1 A: l:=r");
+    talk.step(&format!("a< EDS 1 A: {e}:=80"));
+    talk.step("lose a");
+    talk.step("refuse a");
+    talk.step("up b");
+    talk.step(&format!("b< EDS 1 A: {e}:=81"));
+    talk.step("wait 1 s");
+    talk.step("up a");
+    talk.step("block a");
+    talk.step("watch LDS m");
+    talk.step("unwatch w1");
+    let told = talk.step(&format!("watch EDS {e}"));
+    assert!(told.contains(&"active b for x".to_owned()), "a is down: {told:?}");
 }

@@ -447,7 +447,7 @@ fn the_timer_starts_again_on_a_new_stream_but_not_for_cached_resources_p57() {
           open a 20 s
         wait 60 s
         up a
-          a> EDS 1 -: e f +node
+          a> EDS - -: e f +node
         wait 15 s
           w1 failed: does not exist on a after 15 s
         wait 60 s
@@ -457,7 +457,7 @@ fn the_timer_starts_again_on_a_new_stream_but_not_for_cached_resources_p57() {
         end a
           open a 20 s
         up a
-          a> EDS 1 -: e f +node
+          a> EDS - -: e f +node
         wait 60 s
         ",
     );
@@ -861,4 +861,35 @@ fn five_thousand_watches_are_one_request_per_type() {
     let done = talk.step(&format!("a< CDS 2 B: {clusters}"));
     assert_eq!(done.len(), 2);
     assert_eq!(done[1], "w14 changed: other from a 2");
+}
+
+/// A server that trusts versions may stay silent, and what never came would "not exist".
+#[test]
+fn a_new_stream_tells_no_version_of_a_type_of_which_something_never_came() {
+    talk(
+        &["a"],
+        "
+        watch EDS e & watch RDS r
+          active a
+          open a 20 s
+        up a
+          a> RDS - -: r +node
+          a> EDS - -: e
+        a< EDS 1 A: e:=80
+          a> EDS 1 A: e
+          w0 changed: 80 from a 1
+        a< RDS 1 A: r:=x
+          a> RDS 1 A: r
+          w1 changed: x from a 1
+        watch EDS f & lose a
+          open a 20 s
+        up a
+          a> RDS 1 -: r +node
+          a> EDS - -: e f
+        # Nor does a NACK.
+        a< EDS 2 A: e!!
+          a> EDS - A: e f NACK ClusterLoadAssignment \"e\": <faults>
+          w0 ambient: rejected from a 2
+        ",
+    );
 }

@@ -11,14 +11,18 @@
 //! - `a< LDS 1 A: shop:=x bad!!`: server `a` sends a response of version 1 with nonce A;
 //! - `old a< ...`: the same, on the stream before the last; `a< garbage`: it sends nonsense;
 //! - `block a`: what is sent stays on its way, until `unblock a`;
-//! - `wait 15 s`, `wait 999 ms`.
+//! - `hang a`: from now on it answers PINGs and no probe; `freeze a`: nothing at all comes from it any more;
+//!   `thaw a`: all is well again. Otherwise probes are answered, as soon as time passes, and not worth a line;
+//! - `a sends a byte`, `a pongs`: a sign of life that nobody probed for;
+//! - `wait 15 s`, `wait 999 ms`; `stop 60 s`: our own process does not run for so long.
 //!
 //! Resources in a response: `name:=value`, or `name` for the value 1; `name!!` is invalid;
 //! `[name]:=value` comes in a wrapper, `[name]-` is a wrapper without content, `[]` a broken one;
 //! `name??5` is an error with code 5, `??5` one without a name; `~` is a resource that cannot be
 //! decoded, `%` one of another type.
 //!
-//! What the client does: `open a 20 s` (with the bound on connecting), `close a`, `a> LDS 1 A: shop`
+//! What the client does: `open a 20 s` (with the bound on connecting), `close a`, `probe a` (of a server that hangs or
+//! is frozen; `+call` if a PONG is not enough), `a> LDS 1 A: shop`
 //! (a request with version, nonce and names; `+node` and `NACK text` if it has them; `-` is empty),
 //! `active a`, and what it tells watchers.
 
@@ -42,7 +46,8 @@ use prost::{Message, Name};
 use crate::bootstrap::{AuthorityOptions, Bootstrap, Guards, Node, ServerConfig, ServerFeatures};
 use crate::client::wire::{Any, DiscoveryResponse, Named, ResourceError, Status, WRAPPER, Wrapper};
 use crate::client::{
-    self, Action, ClientSettings, CloseCause, ErrorKind, Event, Output, Report, StreamId, Update, WatchId, XdsClient,
+    self, Action, ClientSettings, CloseCause, ErrorKind, Event, Output, Report, Sign, StreamId, Update, WatchId,
+    XdsClient,
 };
 use crate::name::AuthorityKey;
 use crate::resource::cluster::ClusterKind;
@@ -62,6 +67,10 @@ pub(super) struct Talk {
     blocked: BTreeMap<String, Option<StreamId>>,
     /// Requests on their way; must never be more than one per stream.
     on_their_way: BTreeSet<StreamId>,
+    /// Servers that are not well, and the only sign of life that they give.
+    unwell: BTreeMap<String, Option<Sign>>,
+    /// Streams that were probed, with the sign that will come.
+    probed: Vec<(StreamId, Sign)>,
     show_reports: bool,
 }
 
@@ -131,6 +140,8 @@ impl Setup {
             streams: BTreeMap::new(),
             blocked: BTreeMap::new(),
             on_their_way: BTreeSet::new(),
+            unwell: BTreeMap::new(),
+            probed: Vec::new(),
             show_reports: self.show_reports,
         }
     }
@@ -184,6 +195,11 @@ impl Talk {
         if let Some(span) = line.strip_prefix("wait ") {
             return self.wait(duration(span));
         }
+        if let Some(span) = line.strip_prefix("stop ") {
+            self.now = self.now + duration(span);
+            self.client.handle_timeout(self.now, &mut Middle);
+            return self.drain();
+        }
         line.split(" & ").for_each(|event| self.happen(event));
         self.drain()
     }
@@ -207,6 +223,20 @@ impl Talk {
             ["end", server] => {
                 Event::Closed(self.stream(server, 0), CloseCause::Ended { code: 14, message: "restarting".to_owned() })
             }
+            ["hang", server] => {
+                self.unwell.insert(server.to_owned(), Some(Sign::Pong));
+                return;
+            }
+            ["freeze", server] => {
+                self.unwell.insert(server.to_owned(), None);
+                return;
+            }
+            ["thaw", server] => {
+                self.unwell.remove(server);
+                return;
+            }
+            [server, "sends", "a", "byte"] => Event::Alive(self.stream(server, 0), Sign::Data),
+            [server, "pongs"] => Event::Alive(self.stream(server, 0), Sign::Pong),
             ["block", server] => {
                 self.blocked.insert(server.to_owned(), None);
                 return;
@@ -233,18 +263,27 @@ impl Talk {
     /// Lets time pass, from deadline to deadline.
     fn wait(&mut self, span: Duration) -> Vec<String> {
         let end = self.now + span;
-        let mut done = Vec::new();
+        let mut done = self.give_signs();
         while let Output::Wait(Some(next)) = self.client.clone().poll_output()
             && next <= end
         {
             self.now = next;
             self.client.handle_timeout(next, &mut Middle);
             done.extend(self.drain());
+            done.extend(self.give_signs());
         }
         self.now = end;
         self.client.handle_timeout(end, &mut Middle);
         done.extend(self.drain());
         done
+    }
+
+    /// Answers the probes.
+    fn give_signs(&mut self) -> Vec<String> {
+        for (stream, sign) in std::mem::take(&mut self.probed) {
+            self.client.handle_event(self.now, &mut Middle, Event::Alive(stream, sign));
+        }
+        self.drain()
     }
 
     /// Everything that the client wants done.
@@ -261,7 +300,14 @@ impl Talk {
                     self.on_their_way.remove(&stream);
                 }
                 Action::Probe { stream, call } => {
-                    done.push(format!("probe {}{}", self.server(stream), if call { " +call" } else { "" }));
+                    let server = self.server(stream);
+                    match self.unwell.get(&server) {
+                        Some(sign) => {
+                            done.push(format!("probe {server}{}", if call { " +call" } else { "" }));
+                            self.probed.extend(sign.map(|sign| (stream, sign)));
+                        }
+                        None => self.probed.push((stream, if call { Sign::Data } else { Sign::Pong })),
+                    }
                 }
                 Action::Send(stream, bytes) => {
                     let server = self.server(stream);
@@ -516,6 +562,7 @@ fn report_text(report: &Report) -> String {
         Report::Connecting(server) => format!("Connecting {}", server.server_uri),
         Report::Connected(server) => format!("Connected {}", server.server_uri),
         Report::Answered(server) => format!("Answered {}", server.server_uri),
+        Report::Alive(server) => format!("Alive {}", server.server_uri),
         Report::Unreachable(server, cause, pause) => {
             format!("Unreachable {} {} {} ms", server.server_uri, short_cause(cause), pause.as_millis())
         }

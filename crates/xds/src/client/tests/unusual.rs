@@ -315,13 +315,13 @@ fn late_early_and_repeated_events_do_nothing_p26() {
     // A second word that the stream is open, or that nothing was sent; a timeout before its time.
     talk.client.handle_event(now, &mut Middle, Event::Opened(stream));
     talk.client.handle_event(now, &mut Middle, Event::Sent(stream));
-    talk.client.handle_timeout(now + Duration::from_secs(14), &mut Middle);
+    talk.client.handle_timeout(now + Duration::from_secs(4), &mut Middle);
     // A stream that never was.
     let other = StreamId(4711);
     talk.client.handle_event(now, &mut Middle, Event::Opened(other));
     talk.client.handle_event(now, &mut Middle, Event::Received(other, super::talk::response(&["EDS", "2", "B:", "e"])));
     talk.client.handle_event(now, &mut Middle, Event::Closed(other, CloseCause::ConnectionLost(String::new())));
-    assert_eq!(talk.client.clone().poll_output(), Output::Wait(Some(now + Duration::from_secs(15))));
+    assert_eq!(talk.client.clone().poll_output(), Output::Wait(Some(now + Duration::from_secs(5))));
     assert_eq!(talk.step("wait 0 s"), [""; 0]);
     assert_eq!(talk.client, before);
     // A message before the stream is open.

@@ -17,6 +17,8 @@ use proptest::test_runner::{Config, RngSeed};
 use prost::Name;
 
 use super::*;
+use crate::bootstrap::{Bootstrap, Guards, Node, ServerConfig};
+use crate::resource::{ParseContext, Resource, ResourceType, decode};
 
 #[test]
 fn an_endpoint_stays_small() {
@@ -360,6 +362,27 @@ fn r125_a_collection_takes_the_place_of_inline_endpoints() {
     );
 }
 
+/// A95: "All of the functionality described in this design will be guarded".
+#[test]
+fn with_the_guard_of_a95_off_collections_are_not_looked_at() {
+    let pb = assignment([pb::LocalityLbEndpoints {
+        lb_config: leds("x/*", None),
+        ..locality("a", 0, 1, [endpoint("10.0.0.1", 80)])
+    }]);
+    let node = Node { id: "me".to_owned(), ..Node::default() };
+    let of_guard = |endpoint_fallback| {
+        let guards = Guards { endpoint_fallback, ..Guards::default() };
+        let server = ServerConfig::insecure("a");
+        let bootstrap = Bootstrap::builder().node(node.clone()).guards(guards).server(server).build().unwrap();
+        let cx = ParseContext { bootstrap: &bootstrap, server: &bootstrap.servers[0] };
+        decode(ResourceType::Endpoints, &pb.encode_to_vec().into(), cx).result
+    };
+    let Ok(Resource::Endpoints(endpoints)) = of_guard(false) else { panic!("the collection is looked at") };
+    let source = &endpoints.priorities[0].localities[0].source;
+    assert!(matches!(source, EndpointSource::Inline(_)), "{source:?}");
+    assert!(of_guard(true).is_err());
+}
+
 #[test]
 fn r125_a_collection_needs_self_and_the_name_of_a_list() {
     let with = |name: &str, source| {
@@ -374,10 +397,10 @@ fn r125_a_collection_needs_self_and_the_name_of_a_list() {
         &[&format!("{path}.leds_config: must be self"), &format!("{path}.leds_collection_name: must not be empty")],
     );
     let glob = format!("{path}.leds_collection_name: is a glob collection: expected a list collection");
-    for name in ["x/*", "xdstp://a/t/x/*", "xdstp://a/t/x/*?zone=1"] {
+    for name in ["x/*", "xdstp://a/t/x/*", "xdstp://a/t/x/*?zone=1", "xdstp://a/t/x/%2A", "xdstp://a/t/x/%2a?zone=1"] {
         assert_faults(&with(name, self_source()), &[&glob]);
     }
-    for name in ["x/*y", "x*", "xdstp://a/t/x?y=/z"] {
+    for name in ["x/*y", "x*", "xdstp://a/t/x?y=/z", "x/%2A", "xdstp://a/t/x/%2Ay", "xdstp://a/t/x/%2"] {
         assert!(parse(&with(name, self_source())).is_ok(), "{name}");
     }
 }
@@ -476,7 +499,7 @@ fn a_resource_full_of_faults_makes_a_short_error() {
 fn an_endpoint_that_cannot_be_decoded_is_named() {
     let mut assignment = Assignment::decode(sample().encode_to_vec().as_slice()).unwrap();
     assignment.endpoints[1].lb_endpoints.push(Bytes::from_static(&[0xff]));
-    let faults = faults_of(Endpoints::parse(&assignment));
+    let faults = faults_of(Endpoints::parse(&assignment, true));
     assert!(faults[0].starts_with("endpoints[1].lb_endpoints[1]: cannot be decoded: "), "{faults:?}");
     assert_eq!(faults.len(), 1);
 }
@@ -513,7 +536,7 @@ proptest! {
 
 fn check_bytes(bytes: &[u8]) {
     if let Ok(pb) = Assignment::decode(bytes)
-        && let Ok(parsed) = Endpoints::parse(&pb)
+        && let Ok(parsed) = Endpoints::parse(&pb, true)
     {
         check_invariants(&parsed);
     }
@@ -589,7 +612,7 @@ fn sample_collection() -> pb::LbEndpointCollection {
 
 /// From a message of the library, by way of its bytes.
 fn parse(pb: &pb::ClusterLoadAssignment) -> Result<Endpoints, Invalid> {
-    Endpoints::parse(&Assignment::decode(pb.encode_to_vec().as_slice()).unwrap())
+    Endpoints::parse(&Assignment::decode(pb.encode_to_vec().as_slice()).unwrap(), true)
 }
 
 #[track_caller]
