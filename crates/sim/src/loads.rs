@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use envoy_types::pb::envoy::service::load_stats::v3::{LoadStatsRequest, LoadStatsResponse};
 use envoy_types::pb::google::protobuf::Duration;
 use mainstay_lb::Input;
-use mainstay_xds::Choose;
+use mainstay_xds::{Choose, Time};
 use mainstay_xds::client::{CloseCause, Event, StreamId};
 use mainstay_xds::lrs::Action;
 use prost::Message;
@@ -18,8 +18,10 @@ use crate::world::World;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Loads {
     streams: BTreeMap<StreamId, Load>,
-    /// How many RPCs were reported to have been issued, by cluster.
-    pub(crate) issued: BTreeMap<String, u64>,
+    /// How many RPCs were sent to each leaf cluster.
+    picked: BTreeMap<String, u64>,
+    /// How often another configuration was put in force.
+    epoch: u64,
 }
 
 /// One stream.
@@ -30,11 +32,26 @@ struct Load {
     unsent: bool,
     greeted: bool,
     answered: bool,
+    /// When the last report was made, and what had been counted then.
+    last: Option<(Time, u64, BTreeMap<String, u64>)>,
 }
 
 impl Loads {
     pub(crate) fn len(&self) -> usize {
         self.streams.len()
+    }
+
+    /// An RPC is sent to a leaf cluster.
+    pub(crate) fn picked(&mut self, cluster: &str) {
+        match self.picked.get_mut(cluster) {
+            Some(count) => *count += 1,
+            None => drop(self.picked.insert(cluster.to_owned(), 1)),
+        }
+    }
+
+    /// Another configuration is in force: who reports what may be different.
+    pub(crate) fn reconfigured(&mut self) {
+        self.epoch += 1;
     }
 
     /// Streams that can take a step.
@@ -56,7 +73,7 @@ impl World {
                 let plane = plane.ok_or_else(|| Invariant::Loads.broken("load is reported to an unknown server"))?;
                 let twice = self.loads.streams.values().any(|load| load.plane == plane);
                 Invariant::Loads.holds(!twice, || format!("two streams of load reports to {}", server.server_uri))?;
-                let load = Load { plane, is_open: false, unsent: false, greeted: false, answered: false };
+                let load = Load { plane, is_open: false, unsent: false, greeted: false, answered: false, last: None };
                 self.loads.streams.insert(stream, load);
             }
             Action::Send(stream, bytes) => {
@@ -71,9 +88,25 @@ impl World {
                 })?;
                 Invariant::Loads.holds(!load.unsent, || "a second report before the first one left".to_owned())?;
                 load.unsent = true;
+                if first {
+                    return Ok(());
+                }
+                let Loads { picked, epoch, .. } = &self.loads;
+                let before = load_of(&self.loads, stream).and_then(|load| load.last.clone());
                 for stats in &request.cluster_stats {
                     let issued: u64 = stats.upstream_locality_stats.iter().map(|l| l.total_issued_requests).sum();
-                    *self.loads.issued.entry(stats.cluster_name.clone()).or_default() += issued;
+                    let Some((_, _, then)) = before.as_ref().filter(|(_, then, _)| then == epoch) else { continue };
+                    let count = |counts: &BTreeMap<String, u64>| counts.get(&stats.cluster_name).copied().unwrap_or_default();
+                    let expected = count(picked) - count(then);
+                    Invariant::Loads.holds(issued == expected, || {
+                        format!("{issued} RPCs to {} are reported, and {expected} were sent", stats.cluster_name)
+                    })?;
+                }
+                let soon = before.as_ref().is_some_and(|(then, _, _)| self.now.since(*then) < INTERVAL);
+                Invariant::Loads.holds(!soon, || "a report before its time (C-73)".to_owned())?;
+                let last = Some((self.now, *epoch, picked.clone()));
+                if let Some(load) = self.loads.streams.get_mut(&stream) {
+                    load.last = last;
                 }
             }
             Action::Close(stream) => {
@@ -125,3 +158,10 @@ impl World {
         self.input(choose, Input::Load(event));
     }
 }
+
+fn load_of(loads: &Loads, stream: StreamId) -> Option<&Load> {
+    loads.streams.get(&stream)
+}
+
+/// How often control planes want to hear.
+const INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);

@@ -194,7 +194,7 @@ impl Outage {
 
 impl World {
     /// What becomes of RPCs now.
-    fn fate(&self) -> (Fate, String) {
+    pub(crate) fn fate(&self) -> (Fate, String) {
         self.shell.lend();
         let headers = http::HeaderMap::new();
         let choices = Choices::default();

@@ -250,6 +250,6 @@ impl Scenario {
 
     /// The place of a server among the control planes.
     pub(crate) fn plane_of(&self, server: &ServerConfig) -> Option<usize> {
-        self.planes.iter().position(|plane| *plane.server == *server)
+        self.planes.iter().position(|plane| plane.server.server_uri == server.server_uri)
     }
 }

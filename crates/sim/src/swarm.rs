@@ -73,7 +73,7 @@ pub fn scenario(seed: u64) -> Scenario {
         (0..1 + draw.below(3)).for_each(|_| draw.mutate(&mut graph));
     }
     let planes = configs.iter().zip(truths).map(|(config, editions)| PlaneSpec {
-        server: Arc::new(config.clone()),
+        server: in_bootstrap(&bootstrap, config),
         editions,
         habits: draw.habits(),
     });
@@ -104,6 +104,14 @@ pub fn scenario(seed: u64) -> Scenario {
         drills: draw.chance(3),
         side,
     }
+}
+
+/// A server as the bootstrap has it.
+fn in_bootstrap(bootstrap: &Bootstrap, config: &ServerConfig) -> Arc<ServerConfig> {
+    let authorities = bootstrap.authorities.values().flat_map(|authority| &authority.servers);
+    let mut known = bootstrap.servers.iter().chain(authorities);
+    let found = known.find(|known| known.server_uri == config.server_uri);
+    found.cloned().unwrap_or_else(|| Arc::new(config.clone()))
 }
 
 /// Resources by type and name.

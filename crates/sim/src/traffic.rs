@@ -79,6 +79,9 @@ fn check_by(
         let is_known = picture.addresses(to.cluster).contains(&address) || kept.contains(&address);
         return if is_known { Ok(()) } else { Err("a connection that its cluster does not have") };
     }
+    if matches!(decision, Decision::Wait(_, Some(_))) {
+        return Ok(()); // It is what wakes a policy that connects only when asked.
+    }
     let [cluster] = clusters.as_slice() else { return Ok(()) };
     let addresses = picture.addresses(cluster);
     if addresses.is_empty() {

@@ -481,6 +481,7 @@ impl World {
         match decision {
             Decision::Send(to) => {
                 self.stats.rpcs_sent += 1;
+                self.loads.picked(&to.origin.cluster);
                 let (address, wake) = (to.subchannel.address, to.wake);
                 self.rpcs.push_back((address, Arc::new(to.listeners)));
                 if let Some(wake) = wake {
@@ -509,7 +510,10 @@ impl World {
         for path in [path_of(0), path_of(1)] {
             self.stats.rpcs += 1;
             let decision = self.snapshot.decide(Rpc { path, headers: &headers }, choose);
-            self.stats.rpcs_sent += u64::from(matches!(decision, Decision::Send(_)));
+            if let Decision::Send(to) = &decision {
+                self.stats.rpcs_sent += 1;
+                self.loads.picked(&to.origin.cluster);
+            }
             traffic::check(path, &decision, in_force, &self.recent, &self.shell, grain)?;
         }
         let counted: u32 = self.shell.counters.values().map(|counter| counter.in_flight()).sum();
@@ -738,9 +742,28 @@ impl World {
             && !now.is_some_and(|now| Arc::ptr_eq(now, &before))
         {
             self.recent.push((self.now + WARM_BOUND, before));
+            self.loads.reconfigured();
         }
         self.recent.retain(|(until, _)| self.now <= *until);
+        self.check_connections(is_quiet)?;
         self.check_traffic(choose, self.scenario.grain)
+    }
+
+    /// There is one connection to each address at most, and none to an address that nobody needs.
+    fn check_connections(&self, is_quiet: bool) -> Result<(), Violation> {
+        if !is_quiet {
+            return Ok(());
+        }
+        let picture = self.oracle.as_ref().and_then(|oracle| oracle.1.picture.as_ref());
+        let pictures = picture.into_iter().chain(self.recent.iter().map(|(_, recent)| recent));
+        let needed: BTreeSet<SocketAddr> = pictures.flat_map(|picture| picture.all_addresses()).collect();
+        let mut seen = BTreeSet::new();
+        for connection in self.shell.connections.values() {
+            let address = connection.handle.address;
+            Invariant::Connections.holds(seen.insert(address), || format!("two connections to {address}"))?;
+            Invariant::Connections.holds(needed.contains(&address), || format!("{address} is connected and not needed"))?;
+        }
+        Ok(())
     }
 
     /// The open streams of a client through which nothing is under way, and what is at their other end.
@@ -772,6 +795,32 @@ impl World {
     pub(crate) fn fair_event(&self, end: Duration) -> Option<Event> {
         let due = self.next_deadline().is_some_and(|next| next.since(START) <= end);
         self.pending().into_iter().next().or(due.then_some(Event::Time))
+    }
+
+    /// What happens next at this moment, if nothing goes wrong.
+    pub(crate) fn next_event(&self) -> Option<Event> {
+        self.pending().into_iter().next()
+    }
+
+    /// The open stream of the channel to a control plane.
+    pub(crate) fn link_to(&self, plane: usize) -> Option<LinkId> {
+        self.open_links(plane).into_iter().find(|(who, _)| *who == Who::Channel)
+    }
+
+    /// The virtual host in force.
+    pub(crate) fn host_in_force(&self) -> Option<String> {
+        Some(self.core.config()?.ok()?.virtual_host.name.clone())
+    }
+
+    /// The addresses of a cluster in force.
+    pub(crate) fn addresses_in_force(&self, cluster: &str) -> BTreeSet<SocketAddr> {
+        let picture = self.oracle.as_ref().and_then(|oracle| oracle.1.picture.as_ref());
+        picture.map_or_else(BTreeSet::new, |picture| picture.addresses(cluster))
+    }
+
+    /// What is in force, in words.
+    pub(crate) fn says(&self) -> String {
+        tell::config(&self.core)
     }
 
     /// Lets time pass in which nothing happens.

@@ -9,7 +9,7 @@ use mainstay_xds::Time;
 use mainstay_xds::deps::{ConfigError, DnsName, XdsConfig};
 use mainstay_xds::name::ResourceKey;
 
-use super::picture::{Knowledge, Lookups, Made, Part, Picture};
+use super::picture::{Knowledge, Lookups, Made, Part, Picture, Unit};
 use super::{Known, Oracle, View};
 use crate::invariant::{Invariant, Violation};
 use crate::scenario::Scenario;
@@ -24,6 +24,8 @@ pub(crate) struct ConfigOracle {
     bound: Duration,
     lookups: Lookups,
     subscribed: BTreeSet<String>,
+    /// The newest Listener and routes that fit together.
+    unit: Option<Unit>,
     before: Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
     /// What it says.
     pub(crate) picture: Option<Arc<Picture>>,
@@ -43,6 +45,7 @@ impl ConfigOracle {
             bound: scenario.deps.switch_timeout,
             lookups: Lookups::new(),
             subscribed: BTreeSet::new(),
+            unit: None,
             before: None,
             picture: None,
             needs: BTreeSet::new(),
@@ -86,7 +89,10 @@ impl ConfigOracle {
         }
         (self.changed, oracle.changed) = (false, false);
         let had = self.picture.is_some();
-        let made = self.make(oracle, true);
+        let mut unit = self.unit.take();
+        // With nothing in force trouble is as good as an answer.
+        let made = self.make(oracle, had, &mut unit);
+        self.unit = unit;
         self.lookups.retain(|host, _| made.hosts.contains(host) || made.picture.is_none());
         let picture = match &shown {
             Some(Ok(config)) if is_new => Some(Arc::new(Picture::of(config))),
@@ -99,10 +105,10 @@ impl ConfigOracle {
         if is_quiet { self.check_watches(view, &made) } else { Ok(()) }
     }
 
-    fn make(&self, oracle: &Oracle, patient: bool) -> Made {
+    fn make(&self, oracle: &Oracle, patient: bool, unit: &mut Option<Unit>) -> Made {
         let known = |key: &ResourceKey| -> Known<'_> { oracle.known(key) };
         let knowledge = Knowledge { rules: &oracle.rules, known: &known, lookups: &self.lookups, patient };
-        knowledge.make(&self.listener, &self.subscribed)
+        knowledge.make(&self.listener, unit, &self.subscribed)
     }
 
     fn judge(
@@ -128,12 +134,17 @@ impl ConfigOracle {
             return self.compare(expected, false, shown, picture);
         }
         if let (Some(expected), Some(since)) = (complete, self.mixed_since) {
-            let switched = oracle.switched_at().map(|(_, at)| at).max().unwrap_or(since);
+            let mixed = made.sources.iter().filter(|(_, planes)| planes.len() > 1);
+            let switches: Vec<_> = mixed.filter_map(|(authority, _)| oracle.switched_at(authority)).collect();
+            let first = switches.iter().copied().min().unwrap_or(since);
+            let last = switches.iter().copied().max().unwrap_or(since);
             let in_force = self.compare(expected, true, shown, picture);
-            if view.now.since(since.max(switched)) > self.bound || in_force.is_ok() {
-                Invariant::Config.holds(view.now.since(switched) >= self.bound || in_force.is_err(), || {
+            if in_force.is_ok() {
+                return Invariant::Config.holds(view.now.since(first) >= self.bound, || {
                     "a mixture of servers is in force before the bound".to_owned()
-                })?;
+                });
+            }
+            if view.now.since(since.max(last)) > self.bound {
                 return in_force;
             }
         }
@@ -157,7 +168,7 @@ impl ConfigOracle {
     /// What is in force while something new is awaited: the Listener and routes of before, and clusters as they were, or
     /// as they are now. Without anything before, what can be had.
     fn check_partial(&self, oracle: &Oracle, picture: &Arc<Picture>) -> Result<(), Violation> {
-        let now = self.make(oracle, false);
+        let now = self.make(oracle, false, &mut self.unit.clone());
         let Some(before) = &self.picture else {
             let is_made = now.picture.as_ref() == Some(picture) && !now.awaited;
             return Invariant::Config.holds(is_made, || {

@@ -50,10 +50,13 @@ pub(crate) struct Oracle {
     pub(crate) entries: BTreeMap<ResourceKey, Entry>,
     /// Whether entries changed since somebody looked.
     pub(crate) changed: bool,
-    /// When our process last went on after it had been stopped.
+    /// When our process last went on after it had been stopped, and when it did before that.
     woke: Option<Time>,
+    woke_before: Option<Time>,
     /// Whether it has not yet had the time to do what was due meanwhile.
     asleep: bool,
+    /// Authorities of which another server is in charge since this step.
+    moved: BTreeSet<AuthorityKey>,
 }
 
 /// What never changes.
@@ -133,7 +136,7 @@ impl Rules {
     }
 
     fn plane(&self, server: &ServerConfig) -> Option<usize> {
-        self.servers.iter().position(|known| **known == *server)
+        self.servers.iter().position(|known| known.server_uri == server.server_uri)
     }
 
     fn servers_of(&self, authority: &AuthorityKey) -> &[usize] {
@@ -172,13 +175,15 @@ impl Oracle {
             entries: BTreeMap::new(),
             changed: false,
             woke: None,
+            woke_before: None,
+            moved: BTreeSet::new(),
             asleep: false,
         }
     }
 
     /// Our process was stopped and goes on.
     pub(crate) fn woke(&mut self, now: Time) {
-        self.woke = Some(now);
+        self.woke_before = self.woke.replace(now);
         self.asleep = true;
     }
 
@@ -204,8 +209,8 @@ impl Oracle {
     }
 
     /// When the charge of an authority moved last.
-    pub(crate) fn switched_at(&self) -> impl Iterator<Item = (&AuthorityKey, Time)> {
-        self.charges.iter().map(|(authority, charge)| (authority, charge.since))
+    pub(crate) fn switched_at(&self, authority: &AuthorityKey) -> Option<Time> {
+        self.charges.get(authority).map(|charge| charge.since)
     }
 
     fn is_in_use(&self, plane: usize) -> bool {
@@ -292,6 +297,7 @@ impl Oracle {
         self.check_wire(view)?;
         self.check_truth(view)?;
         self.check_states(view)?;
+        self.moved.clear();
         self.take_verdicts();
         Ok(())
     }

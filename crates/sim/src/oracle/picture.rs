@@ -37,6 +37,15 @@ pub(crate) enum Part {
 /// The localities of a priority: weight, and the addresses of each endpoint.
 pub(crate) type Priority = Vec<(u32, Vec<Vec<SocketAddr>>)>;
 
+/// A Listener and its routes.
+#[derive(Clone, Debug)]
+pub(crate) struct Unit {
+    listener: u32,
+    host: String,
+    roots: Vec<String>,
+    sources: BTreeMap<AuthorityKey, BTreeSet<usize>>,
+}
+
 /// What follows from what is known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Made {
@@ -107,20 +116,30 @@ impl Picture {
     }
 }
 
+impl Picture {
+    /// The addresses of all clusters.
+    pub(crate) fn all_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.parts.keys().flat_map(|name| self.addresses(name))
+    }
+}
+
 impl<'a> Knowledge<'a> {
     /// What follows for the Listener of this name, and for clusters that somebody subscribed to.
-    pub(crate) fn make(&self, listener: &str, subscribed: &BTreeSet<String>) -> Made {
+    ///
+    /// `unit` is the Listener with its routes that was found last. It stays while a part of a new one is awaited.
+    pub(crate) fn make(&self, listener: &str, unit: &mut Option<Unit>, subscribed: &BTreeSet<String>) -> Made {
         let mut made = Made::default();
-        let unit = self.unit(listener, &mut made);
-        let (listener, host, roots) = match unit {
-            Some(unit) => unit,
-            None => {
-                // Nothing can be said of the clusters.
-                return made;
-            }
-        };
-        let parts = self.clusters(roots, &mut made);
-        let mut picture = Picture { listener, host, roots: roots.to_vec(), parts };
+        let found = self.unit(listener, &mut made);
+        if made.failed {
+            *unit = None;
+        } else if found.is_some() {
+            *unit = found;
+        }
+        let Some(Unit { listener, host, roots, sources }) = unit.clone() else { return made };
+        made.awaited = false;
+        made.sources = sources;
+        let parts = self.clusters(&roots, &mut made);
+        let mut picture = Picture { listener, host, roots, parts };
         // What somebody subscribed to never holds anything back.
         let mut apart = Made::default();
         let extra = self.clusters(&subscribed.iter().cloned().collect::<Vec<_>>(), &mut apart);
@@ -133,20 +152,21 @@ impl<'a> Knowledge<'a> {
         made
     }
 
-    /// The Listener and its routes: mark, name of the host, clusters.
-    fn unit(&self, listener: &str, made: &mut Made) -> Option<(u32, String, &'a [String])> {
+    /// The Listener and its routes.
+    fn unit(&self, listener: &str, made: &mut Made) -> Option<Unit> {
         let key = ResourceKey { resource_type: ResourceType::Listener, name: listener.into() };
-        match self.look(&key, made)? {
-            Spec::InlineListener { clusters, mark } => Some((*mark, format!("{listener} {mark}"), clusters)),
+        let (listener, host, roots) = match self.look(&key, made)? {
+            Spec::InlineListener { clusters, mark } => (*mark, format!("{listener} {mark}"), clusters),
             Spec::Listener { routes, mark: listener_mark } => {
                 let key = ResourceKey { resource_type: ResourceType::RouteConfig, name: routes.as_str().into() };
                 match self.look(&key, made)? {
-                    Spec::Routes { clusters, mark } => Some((*listener_mark, format!("{routes} {mark}"), clusters)),
-                    _ => None,
+                    Spec::Routes { clusters, mark } => (*listener_mark, format!("{routes} {mark}"), clusters),
+                    _ => return None,
                 }
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some(Unit { listener, host, roots: roots.clone(), sources: made.sources.clone() })
     }
 
     /// Looks at a part of the unit. If it is not there the whole is not.

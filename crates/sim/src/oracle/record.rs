@@ -183,14 +183,18 @@ impl Oracle {
         // What it says about resources instead of sending them stays with the stream.
         for told in response.faulty() {
             let word = Word::Bad { plane, version: response.version.clone() };
-            stream.words.insert(told.key.clone(), word);
+            if stream.lists(&told.key) {
+                stream.words.insert(told.key.clone(), word);
+            }
         }
         for told in response.resources.iter().filter(|told| told.is_valid()) {
             stream.words.remove(&told.key);
         }
         for name in response.errors.iter().filter(|_| honours_errors) {
             let key = ResourceKey { resource_type: kind, name: name.clone() };
-            stream.words.insert(key, Word::Error { plane, code: response.code });
+            if stream.lists(&key) {
+                stream.words.insert(key, Word::Error { plane, code: response.code });
+            }
         }
         self.answered(plane);
         self.take_in(plane, &response);
@@ -282,6 +286,7 @@ impl Oracle {
     /// Another server is in charge: errors of others do not count any more, and what it has said does.
     pub(super) fn follow(&mut self, authority: &AuthorityKey) {
         self.changed = true;
+        self.moved.insert(authority.clone());
         let Some(plane) = self.in_charge(authority) else { return };
         let is_its = |key: &&ResourceKey| self.rules.authority_of(key) == Some(authority);
         let keys: Vec<_> = self.entries.keys().filter(is_its).cloned().collect();
@@ -313,7 +318,9 @@ impl Oracle {
             format!("{key} timed out on {uri}, which was not shown to be alive since it was asked for it")
         })?;
         let due = asked.at + patience;
-        let overslept = self.woke.is_some_and(|woke| due + LATE < woke && now.since(woke) < PROBE_PATIENCE);
+        // Everybody gets their time once more, but only once.
+        let again = self.woke_before.is_some_and(|woke| woke >= asked.at);
+        let overslept = self.woke.is_some_and(|woke| due + LATE < woke && now.since(woke) < PROBE_PATIENCE) && !again;
         Invariant::Absence.holds(!overslept, || {
             format!("{key} timed out on {uri} when we woke: it may have been sent meanwhile")
         })?;
@@ -368,6 +375,21 @@ impl Oracle {
             let Some(entry) = self.entries.get_mut(key) else { continue };
             if std::mem::take(&mut entry.doubtful) && shown.is_none() && entry.state() != status.state {
                 *entry = Entry { watched: true, ..Entry::default() }; // Forgotten in between.
+            }
+            // A server that takes over may have been silent about it for long enough already.
+            let moved = self.rules.authority_of(key).is_some_and(|authority| self.moved.contains(authority));
+            if moved && entry.held.is_none() && entry.word == Word::Nothing && status.error.is_some() {
+                let by = status.error.as_ref().and_then(|error| error.server.as_deref());
+                let plane = self.rules.servers.iter().position(|server| Some(server.server_uri.as_str()) == by);
+                let stream = self.streams.values_mut().find(|stream| Some(stream.plane) == plane);
+                if let (Some(plane), Some(stream)) = (plane, stream)
+                    && let Some(asked) = stream.asked_at(key)
+                    && view.now.since(asked.at) >= self.rules.patience(plane)
+                    && (stream.data > asked.data || stream.pongs > asked.pongs)
+                {
+                    entry.word = Word::Silence { plane, transient: self.rules.is_transient_timer(plane) };
+                    stream.words.insert(key.clone(), entry.word.clone());
+                }
             }
             let held = entry.held.as_ref().map(|held| (&held.told.bytes, server(held.plane), &held.version));
             Invariant::Cache.holds(shown == held, || {

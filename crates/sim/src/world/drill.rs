@@ -58,6 +58,7 @@ impl World {
             for leaf in leaves.iter().take(1) {
                 self.drill_outlier(choose, leaf)?;
                 self.drill_failover(choose, leaf)?;
+                self.drill_outage(choose, leaf)?;
             }
         }
         Ok(())
@@ -307,8 +308,40 @@ impl World {
         self.run_on(choose, FAILOVER)?;
         let hit = self.send_all(choose, leaf, 8, |_| OK)?;
         Invariant::Spread.holds(hit.is_subset(first), || {
-            format!("{}: the first priority is back, and RPCs go to {hit:?}: expected {first:?}", leaf.path)
+            format!("{} by {:?}: the first priority is back, and RPCs go to {hit:?}: expected {first:?}", leaf.path, leaf.lb)
         })
+    }
+
+    /// RPCs fail when all endpoints do, and are sent again soon after these are back. An endpoint with several addresses
+    /// is there as long as one of them is.
+    fn drill_outage(&mut self, choose: &mut Seeded, leaf: &Leaf) -> Result<(), Violation> {
+        let endpoints: Vec<&Vec<SocketAddr>> = leaf.priorities.iter().flatten().flat_map(|(_, all)| all).collect();
+        let Some(last) = endpoints.last() else { return Ok(()) };
+        let down: Vec<SocketAddr> = endpoints.iter().copied().flatten().copied().filter(|a| Some(a) != last.last()).collect();
+        for address in &down {
+            self.step(choose, &Event::BackendDown(*address))?;
+        }
+        self.run_on(choose, 2 * FAILOVER)?;
+        let hit = self.send_all(choose, leaf, 4, |_| OK)?;
+        Invariant::Spread.holds(hit.iter().all(|address| Some(address) == last.last()), || {
+            format!("{}: one address works, and RPCs go to {hit:?}", leaf.path)
+        })?;
+        if let Some(address) = last.last() {
+            self.step(choose, &Event::BackendDown(*address))?;
+        }
+        self.run_on(choose, 2 * FAILOVER)?;
+        match self.call(choose, &leaf.path, None)? {
+            Fate::Failed(_) | Fate::Dropped => {}
+            Fate::Sent(sent) => {
+                return Err(Invariant::Traffic.broken(format!("{} is sent to {}, which is down", leaf.path, sent.address)));
+            }
+        }
+        for address in endpoints.into_iter().flatten() {
+            self.step(choose, &Event::BackendUp(*address))?;
+        }
+        self.run_on(choose, FAILOVER)?;
+        self.shell.troubled.clear();
+        self.drill_spread(choose, leaf)
     }
 
     /// Makes an RPC and waits until it is decided about.
@@ -327,6 +360,7 @@ impl World {
             let wake = match snapshot.decide_again(Rpc { path, headers: &headers }, &mut chosen, choose) {
                 Decision::Send(to) => {
                     self.stats.rpcs_sent += 1;
+                    self.loads.picked(&to.origin.cluster);
                     let (cluster, address) = (to.cluster.to_string(), to.subchannel.address);
                     let wake = to.wake;
                     let sent = Sent { cluster, address, listeners: to.listeners };
