@@ -4,7 +4,7 @@
 //! shell feeds it inputs, calls [`ChannelCore::settle`] and does what [`ChannelCore::poll_action`]
 //! says. A simulator drives the same type.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub struct ChannelCore<S: Subchannel> {
     lrs: LrsClient,
     watches: BTreeMap<ResourceKey, WatchId>,
     watched: BTreeMap<WatchId, ResourceKey>,
+    /// The clusters that are subscribed to because RPCs go by routes that name them (L-27).
+    in_use: BTreeSet<Arc<str>>,
     actions: VecDeque<Pending>,
     client_deadline: Option<Time>,
     deps_deadline: Option<Time>,
@@ -129,6 +131,7 @@ impl<S: Subchannel> ChannelCore<S> {
             tree: Tree::new(),
             watches: BTreeMap::new(),
             watched: BTreeMap::new(),
+            in_use: BTreeSet::new(),
             actions: VecDeque::new(),
             client_deadline: None,
             deps_deadline: None,
@@ -177,11 +180,13 @@ impl<S: Subchannel> ChannelCore<S> {
                 changed = true;
                 self.with_tree(cx, |tree, cx| tree.update(cx, config));
             }
-            if !std::mem::take(&mut self.reresolve) {
+            let has_moved = self.hold_clusters_in_use(cx.now);
+            if std::mem::take(&mut self.reresolve) {
+                self.deps.request_reresolution(cx.now);
+            } else if !has_moved {
                 self.lrs.follow(self.tree.loads());
                 return changed;
             }
-            self.deps.request_reresolution(cx.now);
         }
     }
 
@@ -237,6 +242,16 @@ impl<S: Subchannel> ChannelCore<S> {
     /// The configuration in force, the error in its place, or nothing yet.
     pub fn config(&self) -> Option<Result<&Arc<deps::XdsConfig>, &Arc<deps::ConfigError>>> {
         self.deps.in_force()
+    }
+
+    /// Keeps the clusters of the routes that RPCs go by in the configuration, so that they follow their endpoints until
+    /// newer routes are warm. Says whether these are others now.
+    fn hold_clusters_in_use(&mut self, now: Time) -> bool {
+        let Some(in_use) = self.tree.poll_clusters_in_use() else { return false };
+        let before = std::mem::replace(&mut self.in_use, in_use);
+        self.in_use.difference(&before).for_each(|cluster| self.deps.subscribe_cluster(now, cluster));
+        before.difference(&self.in_use).for_each(|cluster| self.deps.release_cluster(now, cluster));
+        self.in_use != before
     }
 
     /// Drains the client; says whether anything happened.

@@ -186,6 +186,8 @@ pub struct Tree<S: Subchannel> {
     /// What RPCs still go by, if that is not the configuration.
     warming: Option<Warming>,
     warm_bound: Option<Duration>,
+    /// Whether RPCs may go by other routes than when [`Tree::poll_clusters_in_use`] was last called.
+    rerouted: bool,
     /// Drawn when a route first asks for it.
     channel_id: Option<u64>,
 }
@@ -235,6 +237,7 @@ impl<S: Subchannel> Tree<S> {
             changed: false,
             warming: None,
             warm_bound: Some(warm::BOUND),
+            rerouted: false,
             channel_id: None,
         }
     }
@@ -305,6 +308,20 @@ impl<S: Subchannel> Tree<S> {
         std::mem::take(&mut self.changed).then(|| Arc::new(Snapshot { content: self.content() }))
     }
 
+    /// The clusters of the routes that RPCs go by and of those that wait to be warm, if that changed since the last call.
+    /// They must stay in the configuration as long as they are here.
+    pub fn poll_clusters_in_use(&mut self) -> Option<BTreeSet<Arc<str>>> {
+        if !std::mem::take(&mut self.rerouted) {
+            return None;
+        }
+        let newest = match &self.config {
+            Config::Works { routes, .. } => Some(routes),
+            Config::Nothing | Config::Broken(_) => None,
+        };
+        let served = self.warming.as_ref().map(|warming| &warming.routes);
+        Some(newest.into_iter().chain(served).flat_map(|routes| routes.clusters()).cloned().collect())
+    }
+
     /// Releases every subchannel.
     pub fn shut_down<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
         self.break_off(cx, Failure::unavailable("the channel is shut down".into()));
@@ -325,7 +342,7 @@ impl<S: Subchannel> Tree<S> {
         let routes = match current {
             Some((_, routes)) => Arc::clone(routes),
             None => {
-                self.changed = true;
+                (self.changed, self.rerouted) = (true, true);
                 Arc::new(RouteTable::new(Arc::clone(&config.virtual_host), &config.listener.filters))
             }
         };
@@ -347,10 +364,14 @@ impl<S: Subchannel> Tree<S> {
         let below = below_aggregates(&config);
         for name in concerned {
             let wanted = is_wanted(&name, &config, &routes, &below);
+            let serves = before.as_ref().is_some_and(|before| before.routes.names(&name));
+            let is_known = config.clusters.contains_key(&name);
             match self.pickers.get(&name).map(|numbered| numbered.number) {
-                Some(number) if wanted => self.update_cluster(cx, number, CdsConfig::of(&name, &config)),
+                Some(number) if wanted || (serves && is_known) => {
+                    self.update_cluster(cx, number, CdsConfig::of(&name, &config));
+                }
                 None if wanted => self.add_cluster(cx, &name, CdsConfig::of(&name, &config)),
-                Some(_) if before.as_ref().is_some_and(|before| before.routes.names(&name)) => {} // Still in use.
+                Some(_) if serves => {} // Still in use.
                 Some(_) => self.remove_cluster(cx, &name),
                 None => {}
             }
@@ -368,6 +389,7 @@ impl<S: Subchannel> Tree<S> {
             self.remove_cluster(cx, &name);
         }
         self.warming = None;
+        self.rerouted = true;
         let config = Config::Broken(failure);
         self.changed |= self.config != config;
         self.config = config;

@@ -77,6 +77,28 @@ fn endpoints_of_the_new_cluster_may_change_during_the_wait() {
 }
 
 #[test]
+fn endpoints_of_the_old_cluster_may_change_during_the_wait() {
+    // L-27: what RPCs go by stays in the configuration, and is followed, until the new routes are warm.
+    let mut world = on_a();
+    let in_use =
+        |world: &mut World| world.tree.poll_clusters_in_use().map(|names| names.into_iter().collect::<Vec<_>>());
+    assert_eq!(in_use(&mut world), Some(vec!["a".into()]));
+    world.update(routed([route("", "b")], [eds("a", "x=1"), eds("b", "x=2")]));
+    assert_eq!(in_use(&mut world), Some(vec!["a".into(), "b".into()]));
+    world.update(routed([route("", "b")], [eds("a", "x=1,3"), eds("b", "x=2")]));
+    world.ready(3);
+    world.update(routed([route("", "b")], [eds("a", "x=3"), eds("b", "x=2")]));
+    assert_eq!(in_use(&mut world), None);
+    assert_eq!(world.rpc(), "send 3");
+    world.ready(2);
+    assert_eq!(world.rpc(), "send 2");
+    assert_eq!(in_use(&mut world), Some(vec!["b".into()]));
+    world.log();
+    world.update(routed([route("", "b")], [eds("b", "x=2")]));
+    assert_eq!(world.log(), "release 3");
+}
+
+#[test]
 fn the_whole_update_waits_so_that_no_rpc_sees_half_of_it() {
     let mut world = World::new();
     world.update(routed([route("/a", "a"), route("/b", "b")], [eds("a", "x=1"), eds("b", "x=2")]));

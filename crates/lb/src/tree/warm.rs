@@ -3,7 +3,8 @@
 //! Until then RPCs go by the routes before, as a whole: no RPC sees half of an update. It is not worth the wait, and
 //! so there is none, if a cluster that the new routes give up does not serve any more, or if one that they keep fails:
 //! they may send elsewhere what the routes before would send there. The wait is bounded, and another update meanwhile
-//! does not make it longer.
+//! does not make it longer. The clusters of the routes before stay in the configuration meanwhile, and follow their
+//! endpoints (see [`Tree::poll_clusters_in_use`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +76,7 @@ impl<S: Subchannel> Tree<S> {
             self.warming = Some(warming);
             return;
         }
-        self.changed = true;
+        (self.changed, self.rerouted) = (true, true);
         let Config::Works { config, routes } = &self.config else { return };
         let below = below_aggregates(config);
         let is_unwanted = |name: &&Arc<str>| !is_wanted(name, config, routes, &below);

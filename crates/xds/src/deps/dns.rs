@@ -7,6 +7,10 @@
 //!     └─ IP literal ─► Fixed                                     │ re-resolution moves the next
 //!                                                                │ lookup forward, not below the floor
 //! ```
+//!
+//! A name that cannot be looked up may be the fault of a name server. It is awaited as long as a configuration is in
+//! force that can do without it, but not for ever: after a few failures, which take as long as A57 waits for a
+//! resource, the name has no addresses. An answer without addresses says so at once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -47,6 +51,8 @@ pub(super) struct Lookup {
     pub(super) answer: Option<Arc<ResolvedEndpoints>>,
     /// Why the last lookup failed.
     pub(super) failure: Option<Arc<str>>,
+    /// Whether nothing is known of its addresses yet. Trouble with name servers is no answer, up to a point.
+    pub(super) awaited: bool,
     /// How many lookups failed since the last good answer.
     failures: u32,
     phase: Phase,
@@ -74,7 +80,10 @@ impl Lookups {
     /// `user` needs the addresses of `name`. Looks them up if it is the first.
     pub(super) fn acquire(&mut self, now: Time, name: &DnsName, user: &Arc<str>, out: &mut VecDeque<Action>) {
         let lookup = self.entries.entry(name.clone()).or_insert_with(|| match name.literal() {
-            Some(address) => Lookup { answer: Some(endpoints_of(name, &[address])), ..Lookup::new(Phase::Fixed) },
+            Some(address) => {
+                let answer = Some(endpoints_of(name, &[address]));
+                Lookup { answer, awaited: false, ..Lookup::new(Phase::Fixed) }
+            }
             None => {
                 out.push_back(Action::Resolve(name.clone()));
                 Lookup::new(Phase::Asking(now))
@@ -118,10 +127,11 @@ impl Lookups {
     ) -> Option<&BTreeSet<Arc<str>>> {
         let lookup = self.entries.get_mut(name)?;
         let Phase::Asking(asked) = lookup.phase else { return None };
-        let before = (lookup.answer.clone(), lookup.failure.take());
+        let before = (lookup.answer.clone(), lookup.failure.take(), lookup.awaited);
         let next = match answer {
             Ok(addresses) if !addresses.is_empty() => {
                 lookup.failures = 0;
+                lookup.awaited = false;
                 let fresh = endpoints_of(name, &addresses);
                 if lookup.answer.as_ref() != Some(&fresh) {
                     lookup.answer = Some(fresh);
@@ -129,6 +139,7 @@ impl Lookups {
                 settings.resolution_refresh.map(|refresh| now + refresh)
             }
             failed => {
+                lookup.awaited &= failed.is_err() && lookup.failures < PATIENCE;
                 lookup.failure = Some(failed.map_or_else(Into::into, |_| "the answer has no addresses".into()));
                 let pause = settings.resolution_backoff.delay(lookup.failures, choose);
                 lookup.failures = lookup.failures.saturating_add(1);
@@ -137,7 +148,7 @@ impl Lookups {
         };
         lookup.phase = Phase::Resting { asked, next };
         self.due.extend(next.map(|next| (next, name.clone())));
-        (before != (lookup.answer.clone(), lookup.failure.clone())).then_some(&lookup.users)
+        (before != (lookup.answer.clone(), lookup.failure.clone(), lookup.awaited)).then_some(&lookup.users)
     }
 
     /// Wants fresh answers for every name, but not more often than the floor allows. A failed lookup keeps
@@ -179,7 +190,7 @@ impl Lookups {
 
 impl Lookup {
     fn new(phase: Phase) -> Self {
-        Self { answer: None, failure: None, failures: 0, phase, users: BTreeSet::new() }
+        Self { answer: None, failure: None, awaited: true, failures: 0, phase, users: BTreeSet::new() }
     }
 }
 
@@ -228,3 +239,7 @@ fn endpoints_of(name: &DnsName, addresses: &[SocketAddr]) -> Arc<ResolvedEndpoin
     let endpoints = Endpoints { priorities: vec![priority], ..Endpoints::default() };
     Arc::new(ResolvedEndpoints { endpoints: Arc::new(endpoints), collections: BTreeMap::new() })
 }
+
+/// How many lookups may fail before a name counts as one without addresses: the pauses between them add up to the 15 s
+/// after which a resource that does not come does not exist (A57).
+const PATIENCE: u32 = 5;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::client::ResourceError;
+use crate::client::{ErrorKind, ResourceError};
 
 /// Why a cluster cannot be used. RPCs for it fail UNAVAILABLE with this text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -82,5 +82,22 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The longest chain of clusters from a root to a leaf, both counted (A37).
+/// Whether this is the last word on a resource, as a value would be: it is known that there is none, or none that can
+/// be used. Everything else is trouble with servers: the resource may come as soon as that is over.
+pub(super) fn is_answer(kind: &ErrorKind) -> bool {
+    match kind {
+        // No server will ever be asked.
+        ErrorKind::InvalidName(_) | ErrorKind::UnknownAuthority(_) => true,
+        // A server that is alive does not have it, or has something else.
+        ErrorKind::DoesNotExist { .. } | ErrorKind::Deleted | ErrorKind::Rejected { .. } => true,
+        ErrorKind::FromServer { code, .. } => matches!(*code, NOT_FOUND | PERMISSION_DENIED),
+        ErrorKind::Unreachable(_) | ErrorKind::TimedOut { .. } => false,
+    }
+}
+
+/// gRPC status codes.
+const NOT_FOUND: u16 = 5;
+const PERMISSION_DENIED: u16 = 7;
+
+/// The longest chain of clusters from a root to a leaf, both counted (A37). A loop counts with all its members.
 pub(super) const MAX_DEPTH: u8 = 16;

@@ -1,8 +1,12 @@
-//! The clusters that routes and subscriptions need, what each of them needs in turn, and what becomes of it.
+//! The clusters that configurations and subscriptions need, what each of them needs in turn, and what becomes of it.
 //!
 //! Every cluster is a [`Node`]. Work follows change: an update marks the nodes that use the resource,
 //! and only those are read and built again. Leaf lists of aggregates depend on the clusters below, not
-//! on endpoints; all of them are made again when a cluster appears, fails or changes its kind.
+//! on endpoints; those above a cluster are made again when it appears, fails or changes its kind.
+//!
+//! A cluster in force stays as it is until what comes next is complete. Until that is published the graph holds on to
+//! what the old one needs, and follows it: the old endpoints of a cluster that moves to others, the old leaves of an
+//! aggregate, all clusters of the routes in force while new routes wait.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -21,47 +25,60 @@ use crate::resource::endpoint::EndpointSource;
 use crate::resource::{Cluster, EndpointCollection, Endpoints, ResourceType};
 use crate::{Choose, Time};
 
+mod held;
+mod lists;
 mod results;
+
+use held::Held;
+use lists::Lists;
+
+#[cfg(test)]
+pub(super) use lists::steps_taken;
 
 /// All clusters in use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Graph {
     nodes: BTreeMap<Arc<str>, Box<Node>>,
-    /// Clusters that routes name, and clusters that are subscribed to.
-    roots: [BTreeSet<Arc<str>>; 2],
-    /// The nodes that are aggregates.
-    aggregates: BTreeSet<Arc<str>>,
+    /// Where the ways of each origin begin.
+    roots: [BTreeSet<Arc<str>>; 3],
+    /// Clusters that the routes in force name.
+    in_force: BTreeSet<Arc<str>>,
+    /// Nodes that hold on to what is in force.
+    holding: BTreeSet<Arc<str>>,
+    lists: Lists,
 
     clusters: Table<Cluster>,
     endpoints: Table<Endpoints>,
     collections: Table<EndpointCollection>,
     pub(super) lookups: Lookups,
 
-    /// Servers behind the resources that routes need.
-    pub(super) sources: Sources,
+    /// Servers behind the newest configuration, and behind the one in force.
+    pub(super) sources: [Sources; 2],
 
     /// Nodes whose cluster or endpoints changed: what they need may be different.
     unread: BTreeSet<Arc<str>>,
     /// Nodes whose result may be different.
     unbuilt: BTreeSet<Arc<str>>,
-    /// Whether leaf lists may be different.
-    leaves_stale: bool,
     /// Whether nodes may have become unreachable.
     shrunk: bool,
+    /// Whether the leaves that are held may be different.
+    holds_stale: bool,
+    /// Whether other nodes may be visible.
+    view_stale: bool,
 
-    /// Clusters that routes need and that are not complete; aggregates are not counted, their leaves are.
+    /// Clusters that the newest routes need and that are not complete.
     incomplete: BTreeSet<Arc<str>>,
-    /// Clusters without a result that only subscriptions need.
-    pending: BTreeSet<Arc<str>>,
-    /// Clusters whose result changed, or that are gone, since the last [`Graph::take_changed`].
+    /// Clusters whose result changed, or that came or went, since the last [`Graph::take_changed`].
     changed: BTreeSet<Arc<str>>,
 }
 
 /// Why a cluster is in the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The routes need it.
-    Routes,
+    /// The newest routes need it.
+    Newest,
+    /// The configuration in force needs it.
+    InForce,
     /// Somebody subscribed to it.
     Subscriptions,
 }
@@ -76,6 +93,8 @@ pub(super) struct Context<'a> {
     pub(super) common_notes: &'a [String],
     /// The results that were published last, to be shared where nothing changed.
     pub(super) published: Option<&'a BTreeMap<Arc<str>, ClusterResult>>,
+    /// The same, if the channel uses them: what may stay while something new is awaited.
+    pub(super) in_force: Option<&'a BTreeMap<Arc<str>, ClusterResult>>,
 }
 
 /// One cluster.
@@ -84,21 +103,27 @@ struct Node {
     /// Key of its watch.
     canonical: Arc<str>,
     /// The shortest way from a root of each origin, itself counted; `None`: not reached.
-    depths: [Option<u8>; 2],
-    /// Whether routes need it.
-    required: bool,
+    depths: [Option<u8>; 3],
+    /// Whether the configuration in force has it, when last looked at: it, a subscription or a complete aggregate names it.
+    visible: bool,
     shape: Shape,
-    /// What it comes to; `None`: not complete.
+    /// Whether it is complete: what it comes to now is known.
+    settled: bool,
+    /// Whether it is complete only because there is nothing better than an error of connectivity.
+    troubled: bool,
+    /// What it comes to; as long as it is not complete, what is in force.
     built: Option<ClusterResult>,
+    /// What the one in force needs and the newest does not.
+    held: Option<Box<Held>>,
     /// Its share in [`Graph::sources`].
-    sources: Vec<Source>,
+    sources: [Vec<Source>; 2],
 }
 
 /// What a cluster needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Shape {
-    /// Nothing heard yet.
-    Unknown,
+    /// No answer yet, perhaps for a reason.
+    Unknown(Option<Arc<ResourceError>>),
     /// It cannot be had.
     Failed(Arc<ResourceError>),
     /// Endpoints, and the collections they name, by name as written.
@@ -109,25 +134,35 @@ enum Shape {
     Aggregate(Vec<Arc<str>>),
 }
 
+/// What a cluster uses besides other clusters.
+#[derive(Debug, Default)]
+struct Needs<'a> {
+    endpoints: BTreeSet<&'a Arc<str>>,
+    collections: BTreeSet<&'a Arc<str>>,
+    lookups: BTreeSet<&'a DnsName>,
+}
+
 // === impl Graph ===
 
 impl Graph {
     pub(super) fn new() -> Self {
         Self {
             nodes: BTreeMap::new(),
-            roots: [BTreeSet::new(), BTreeSet::new()],
-            aggregates: BTreeSet::new(),
+            roots: Default::default(),
+            in_force: BTreeSet::new(),
+            holding: BTreeSet::new(),
+            lists: Lists::default(),
             clusters: Table::new(),
             endpoints: Table::new(),
             collections: Table::new(),
             lookups: Lookups::default(),
-            sources: Sources::default(),
+            sources: Default::default(),
             unread: BTreeSet::new(),
             unbuilt: BTreeSet::new(),
-            leaves_stale: false,
             shrunk: false,
+            holds_stale: false,
+            view_stale: false,
             incomplete: BTreeSet::new(),
-            pending: BTreeSet::new(),
             changed: BTreeSet::new(),
         }
     }
@@ -180,24 +215,46 @@ impl Graph {
         self.unbuilt.extend(self.nodes.keys().cloned());
     }
 
+    /// Builds and lists everything again: nothing is in force any more, so that errors need not wait.
+    pub(super) fn let_errors_through(&mut self) {
+        self.rebuild_all();
+        self.lists.make_all();
+    }
+
     /// Brings everything up to date. New watches begin here; old ones end in [`Graph::sweep`].
     pub(super) fn settle(&mut self, cx: &Context<'_>, out: &mut VecDeque<Action>) {
-        self.drop_unreachable(cx, out);
-        while let Some(name) = self.unread.pop_first() {
-            self.read(cx, &name, out);
-            self.unbuilt.insert(name);
-        }
-        self.drop_unreachable(cx, out);
-        while let Some(name) = self.unbuilt.pop_first() {
-            self.build(cx, &name);
-        }
-        // As long as a leaf is missing nothing is published: no list is needed, and none is made again and again.
-        if self.incomplete.is_empty() && std::mem::take(&mut self.leaves_stale) {
-            for name in self.aggregates.clone() {
-                let result = self.build_aggregate(cx, &name);
-                self.set_result(&name, result);
+        loop {
+            while let Some(name) = self.unread.pop_first() {
+                self.read(cx, &name, out);
+                self.unbuilt.insert(name);
+            }
+            self.root_what_is_held(cx, out);
+            self.drop_unreachable();
+            while let Some(name) = self.unbuilt.pop_first() {
+                self.build(cx, &name);
+            }
+            self.make_lists(cx);
+            if self.unread.is_empty() && self.unbuilt.is_empty() && !self.shrunk {
+                return;
             }
         }
+    }
+
+    /// Makes what is complete the part of what is in force: `routes` names its clusters, unless they are those of
+    /// before. What only the configuration before needs is let go.
+    pub(super) fn put_in_force(
+        &mut self,
+        cx: &Context<'_>,
+        routes: Option<BTreeSet<Arc<str>>>,
+        out: &mut VecDeque<Action>,
+    ) {
+        if let Some(routes) = routes {
+            self.in_force = routes;
+            self.holds_stale = true;
+        }
+        self.let_go_of_settled();
+        self.settle(cx, out);
+        self.look(cx);
     }
 
     /// Ends the watches and lookups that nobody needs.
@@ -208,24 +265,19 @@ impl Graph {
         self.lookups.sweep(out);
     }
 
-    /// Whether everything that the routes need is there.
+    /// Whether everything that the newest routes need is there.
     pub(super) fn is_complete(&self) -> bool {
         self.incomplete.is_empty()
     }
 
-    /// Clusters without a result that only subscriptions need.
-    pub(super) fn pending(&self) -> &BTreeSet<Arc<str>> {
-        &self.pending
-    }
-
-    /// Clusters whose result changed, or that are gone, since the last call.
+    /// Clusters whose result changed, or that came or went, since the last call.
     pub(super) fn take_changed(&mut self) -> BTreeSet<Arc<str>> {
         std::mem::take(&mut self.changed)
     }
 
-    /// What a cluster comes to; `None` if it is not complete or not in the graph.
+    /// What a cluster adds to the configuration in force; `None` if it is not complete or not a part of it.
     pub(super) fn result(&self, name: &str) -> Option<&ClusterResult> {
-        self.nodes.get(name)?.built.as_ref()
+        self.nodes.get(name).filter(|node| node.visible)?.built.as_ref()
     }
 
     // --- Reachability ---
@@ -242,89 +294,138 @@ impl Graph {
                 let watch = Name::new::<Cluster>(&name, cx.federation);
                 self.clusters.acquire(&watch, &name, out);
                 self.unread.insert(name.clone());
+                self.lists.touch(&name);
                 Box::new(Node::new(watch.canonical))
             });
             let known = &mut node.depths[origin as usize];
             if known.is_some_and(|known| known <= depth) {
                 continue;
             }
-            *known = Some(depth);
-            if origin == Origin::Routes && !node.required {
-                node.required = true;
-                self.unbuilt.insert(name);
+            if known.replace(depth).is_none() {
+                if origin != Origin::Subscriptions {
+                    self.unbuilt.insert(name); // Its sources count.
+                }
+                self.view_stale |= origin != Origin::Newest;
             }
             work.extend(node.shape.children().iter().map(|child| (child.clone(), depth + 1)));
         }
     }
 
     /// After a root or a child is gone: measures all ways again and drops what no root reaches any more, loops included.
-    fn drop_unreachable(&mut self, cx: &Context<'_>, out: &mut VecDeque<Action>) {
+    fn drop_unreachable(&mut self) {
         if !std::mem::take(&mut self.shrunk) {
             return;
         }
+        self.view_stale = true;
+        let mut before = Vec::with_capacity(self.nodes.len());
         for node in self.nodes.values_mut() {
-            node.depths = [None, None];
+            before.push(std::mem::take(&mut node.depths).map(|depth| depth.is_some()));
         }
-        for origin in [Origin::Routes, Origin::Subscriptions] {
-            for root in self.roots[origin as usize].clone() {
-                self.reach(cx, origin, root, 1, out);
-            }
+        for origin in [Origin::Newest, Origin::InForce, Origin::Subscriptions] {
+            self.measure(origin);
         }
         let mut unreachable = Vec::new();
-        for (name, node) in &mut self.nodes {
-            if node.depths == [None, None] {
+        for ((name, node), before) in self.nodes.iter().zip(before) {
+            let after = node.depths.map(|depth| depth.is_some());
+            if !after.contains(&true) {
                 unreachable.push(name.clone());
-            } else if node.required && node.depths[Origin::Routes as usize].is_none() {
-                node.required = false;
+            } else if after != before {
                 self.unbuilt.insert(name.clone());
             }
         }
         for name in unreachable {
             let Some(node) = self.nodes.remove(&name) else { continue };
-            self.release(&name, &node.shape, &Shape::Unknown);
+            self.release(&name, &node.needs(), &Needs::default());
             self.clusters.release(&node.canonical, &name);
-            self.sources.replace(&node.sources, &[]);
-            self.aggregates.remove(&name);
+            for (sources, counted) in self.sources.iter_mut().zip(&node.sources) {
+                sources.replace(counted, &[]);
+            }
+            self.lists.set_children(&name, node.shape.children(), &[]);
+            self.lists.remove(&name);
+            self.lists.touch(&name);
+            self.holds_stale |= self.holding.remove(&name);
             self.incomplete.remove(&name);
-            self.pending.remove(&name);
             self.changed.insert(name);
-            self.leaves_stale = true;
+        }
+    }
+
+    /// Finds out which nodes are visible. What is new below an aggregate that is not complete is not a part of anything yet.
+    fn look(&mut self, cx: &Context<'_>) {
+        if !std::mem::take(&mut self.view_stale) {
+            return;
+        }
+        let before: BTreeSet<_> = self.nodes.iter().filter(|(_, node)| node.visible).map(|(n, _)| n.clone()).collect();
+        self.nodes.values_mut().for_each(|node| node.visible = false);
+        let roots = [Origin::InForce, Origin::Subscriptions].map(|origin| self.roots[origin as usize].iter().cloned());
+        let mut work: Vec<_> = roots.into_iter().flatten().collect();
+        while let Some(name) = work.pop() {
+            let Some(node) = self.nodes.get_mut(&name) else { continue };
+            if !std::mem::replace(&mut node.visible, true) {
+                let is_old = |name: &&Arc<str>| cx.in_force.is_some_and(|in_force| in_force.contains_key(*name));
+                let children = node.shape.children().iter();
+                work.extend(children.filter(|child| node.settled || is_old(child)).cloned());
+            }
+        }
+        let turned = self.nodes.iter().filter(|(name, node)| node.visible != before.contains(*name));
+        self.changed.extend(turned.map(|(name, _)| name.clone()));
+    }
+
+    /// Finds the shortest ways from all roots of an origin. Nothing new is found: ways only became longer.
+    fn measure(&mut self, origin: Origin) {
+        let mut work: VecDeque<_> = self.roots[origin as usize].iter().map(|root| (root.clone(), 1)).collect();
+        while let Some((name, depth)) = work.pop_front() {
+            let Some(node) = self.nodes.get_mut(&name) else { continue };
+            let known = &mut node.depths[origin as usize];
+            if depth <= MAX_DEPTH && known.is_none() {
+                *known = Some(depth);
+                work.extend(node.shape.children().iter().map(|child| (child.clone(), depth + 1)));
+            }
         }
     }
 
     // --- What a cluster needs ---
 
-    /// Finds out what a cluster needs now, asks for what is new and lets go of the rest.
+    /// Finds out what a cluster needs now, asks for what is new and lets go of what nobody uses any more.
     fn read(&mut self, cx: &Context<'_>, name: &Arc<str>, out: &mut VecDeque<Action>) {
         let Some(canonical) = self.nodes.get(name).map(|node| node.canonical.clone()) else { return };
         let shape = self.shape_of(cx, name, &canonical, out);
-        let Some(node) = self.nodes.get_mut(name) else { return };
-        // Of leaves only the name stands in lists; of the others the error, the list or the note.
-        self.leaves_stale |= !(shape.is_leaf() && node.shape.is_leaf());
-        if node.shape == shape {
+        let Some(node) = self.nodes.get(name) else { return };
+        if node.shape == shape && node.held.is_none() {
             return;
         }
-        let depths = node.depths;
-        let old = std::mem::replace(&mut node.shape, shape.clone());
-        if matches!(shape, Shape::Aggregate(_)) {
-            self.aggregates.insert(name.clone());
-        } else {
-            self.aggregates.remove(name);
+        let mut new = Box::new(Node { shape, held: self.what_to_hold(cx, name, node), ..(**node).clone() });
+        self.follow_held(cx, name, &mut new, out);
+        let Some(old) = self.nodes.get_mut(name).map(|node| std::mem::replace(node, new.clone())) else { return };
+        if new.held.is_some() && self.holding.insert(name.clone()) {
+            self.holds_stale = true;
         }
-        for origin in [Origin::Routes, Origin::Subscriptions] {
-            let Some(depth) = depths[origin as usize] else { continue };
-            for child in shape.children() {
+        self.release(name, &old.needs(), &new.needs());
+        if old.shape == new.shape {
+            return;
+        }
+        // Of leaves only the name stands in lists; of the others the error or the list.
+        if !(old.shape.is_leaf() && new.shape.is_leaf()) {
+            self.lists.touch(name);
+        }
+        match &new.shape {
+            Shape::Aggregate(_) => self.lists.insert(name),
+            _ => self.lists.remove(name),
+        }
+        self.lists.set_children(name, old.shape.children(), new.shape.children());
+        self.shrunk |= !old.shape.children().is_empty();
+        for origin in [Origin::Newest, Origin::InForce, Origin::Subscriptions] {
+            let Some(depth) = new.depths[origin as usize] else { continue };
+            for child in new.shape.children() {
                 self.reach(cx, origin, child.clone(), depth + 1, out);
             }
         }
-        self.shrunk |= !old.children().is_empty();
-        self.release(name, &old, &shape);
     }
 
     /// Reads the shape and acquires what it names.
     fn shape_of(&mut self, cx: &Context<'_>, name: &Arc<str>, canonical: &str, out: &mut VecDeque<Action>) -> Shape {
         let cluster = match self.clusters.get(canonical).map(|watched| &watched.state) {
-            None | Some(State::Waiting) => return Shape::Unknown,
+            None => return Shape::Unknown(None),
+            Some(State::Waiting(trouble)) => return Shape::Unknown(trouble.clone()),
             Some(State::Failed(error)) => return Shape::Failed(error.clone()),
             Some(State::Valid(cluster, _)) => cluster,
         };
@@ -333,7 +434,8 @@ impl Graph {
                 let endpoints = cluster.eds_resource_name(name).unwrap_or(name);
                 let endpoints = Name::new::<Endpoints>(endpoints, cx.federation);
                 self.endpoints.acquire(&endpoints, name, out);
-                let collections = self.collections_of(cx, &endpoints);
+                let value = self.endpoints.get(&endpoints.canonical).and_then(Watched::value);
+                let collections = value.map_or_else(BTreeMap::new, |value| collections_of(cx, value));
                 for collection in collections.values() {
                     self.collections.acquire(collection, name, out);
                 }
@@ -350,36 +452,32 @@ impl Graph {
         }
     }
 
-    fn collections_of(&self, cx: &Context<'_>, endpoints: &Name) -> BTreeMap<Arc<str>, Name> {
-        let value = self.endpoints.get(&endpoints.canonical).and_then(Watched::value);
-        let localities = value.into_iter().flat_map(|value| &value.priorities).flat_map(|p| &p.localities);
-        let names = localities.filter_map(|locality| match &locality.source {
-            EndpointSource::Inline(_) => None,
-            EndpointSource::Collection(name) => Some(name.as_str()),
-        });
-        names.map(|name| (name.into(), Name::new::<EndpointCollection>(name, cx.federation))).collect()
-    }
-
-    /// Lets go of what `old` names and `new` does not.
-    fn release(&mut self, user: &str, old: &Shape, new: &Shape) {
-        match old {
-            Shape::Eds { endpoints, collections } => {
-                let (kept_endpoints, kept) = match new {
-                    Shape::Eds { endpoints, collections } => (Some(endpoints), Some(collections)),
-                    _ => (None, None),
-                };
-                if kept_endpoints != Some(endpoints) {
-                    self.endpoints.release(&endpoints.canonical, user);
-                }
-                let kept: BTreeSet<_> = kept.into_iter().flat_map(BTreeMap::values).map(|n| &n.canonical).collect();
-                for collection in collections.values().filter(|name| !kept.contains(&name.canonical)) {
-                    self.collections.release(&collection.canonical, user);
-                }
-            }
-            Shape::Dns(name) if old != new => self.lookups.release(name, user),
-            _ => (),
+    /// Lets go of what was needed and is not any more.
+    fn release(&mut self, user: &str, old: &Needs<'_>, new: &Needs<'_>) {
+        for endpoints in old.endpoints.difference(&new.endpoints) {
+            self.endpoints.release(endpoints, user);
+        }
+        for collection in old.collections.difference(&new.collections) {
+            self.collections.release(collection, user);
+        }
+        for name in old.lookups.difference(&new.lookups) {
+            self.lookups.release(name, user);
         }
     }
+}
+
+/// The collections that endpoints name.
+fn collections_of(cx: &Context<'_>, endpoints: &Endpoints) -> BTreeMap<Arc<str>, Name> {
+    let names = names_of_collections(endpoints);
+    names.map(|name| (name.into(), Name::new::<EndpointCollection>(name, cx.federation))).collect()
+}
+
+fn names_of_collections(endpoints: &Endpoints) -> impl Iterator<Item = &str> {
+    let localities = endpoints.priorities.iter().flat_map(|priority| &priority.localities);
+    localities.filter_map(|locality| match &locality.source {
+        EndpointSource::Inline(_) => None,
+        EndpointSource::Collection(name) => Some(name.as_str()),
+    })
 }
 
 // === impl Node ===
@@ -388,12 +486,41 @@ impl Node {
     fn new(canonical: Arc<str>) -> Self {
         Self {
             canonical,
-            depths: [None, None],
-            required: false,
-            shape: Shape::Unknown,
+            depths: [None; 3],
+            visible: false,
+            shape: Shape::Unknown(None),
+            settled: false,
+            troubled: false,
             built: None,
-            sources: Vec::new(),
+            held: None,
+            sources: Default::default(),
         }
+    }
+
+    fn is_reached(&self, origin: Origin) -> bool {
+        self.depths[origin as usize].is_some()
+    }
+
+    fn needs(&self) -> Needs<'_> {
+        let mut needs = Needs::default();
+        match &self.shape {
+            Shape::Eds { endpoints, collections } => needs.add(endpoints, collections),
+            Shape::Dns(name) => drop(needs.lookups.insert(name)),
+            Shape::Unknown(_) | Shape::Failed(_) | Shape::Aggregate(_) => (),
+        }
+        match self.held.as_deref() {
+            Some(Held::Eds { endpoints, collections, .. }) => needs.add(endpoints, collections),
+            Some(Held::Dns { name, .. }) => drop(needs.lookups.insert(name)),
+            Some(Held::Leaves(_)) | None => (),
+        }
+        needs
+    }
+}
+
+impl<'a> Needs<'a> {
+    fn add(&mut self, endpoints: &'a Name, collections: &'a BTreeMap<Arc<str>, Name>) {
+        self.endpoints.insert(&endpoints.canonical);
+        self.collections.extend(collections.values().map(|name| &name.canonical));
     }
 }
 

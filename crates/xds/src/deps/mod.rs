@@ -5,6 +5,8 @@
 //! names. What comes in changes a graph; what comes out is an [`XdsConfig`] whose parts fit together:
 //!
 //! - a Listener and its routes are one unit, and a new unit waits until all its clusters are there;
+//! - what is in force stays subscribed, and follows its clusters and endpoints, until what is new replaces it;
+//! - trouble with servers completes nothing new as long as something is in force;
 //! - inside one authority everything is from one server, as long as the switch between two takes no
 //!   longer than a bound;
 //! - what concerns one cluster fails that cluster only.
@@ -41,7 +43,7 @@ pub use error::{ClusterError, ClusterErrorKind, ConfigError};
 
 use graph::{Context, Graph, Origin};
 use sources::{Source, Verdict};
-use watch::{Name, State, Watched, key};
+use watch::{Name, State, Table, Watched, key};
 
 /// What the driver must do next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -105,8 +107,10 @@ pub struct DependencyManager {
     now: Time,
 
     listener: Watched<Listener>,
-    /// The RouteConfiguration that the Listener names, by canonical name.
-    routes: Option<(Arc<str>, Watched<RouteConfig>)>,
+    /// The RouteConfigurations of the newest Listener, of the newest pair and of the pair in force.
+    routes: Table<RouteConfig>,
+    /// The one that the newest Listener names, by canonical name.
+    route_name: Option<Arc<str>>,
     /// The newest Listener and RouteConfiguration that fit together. While a new Listener waits for its
     /// routes, the pair before it stays (D15). None once the channel must not use it any more (L-11).
     unit: Option<Unit>,
@@ -120,10 +124,10 @@ pub struct DependencyManager {
 
     /// The last configuration published, to be shared where nothing changed.
     published: Option<Arc<XdsConfig>>,
+    /// The pair that it was made of.
+    published_unit: Option<Unit>,
     /// What the channel uses: the last configuration, an error, or nothing yet.
     in_force: Option<Result<(), Arc<ConfigError>>>,
-    /// Published clusters that are gone from the graph, but that the last result of a subscribed aggregate still lists.
-    kept: BTreeSet<Arc<str>>,
     /// Until when a mixture of servers is held back.
     held_until: Option<Time>,
 
@@ -138,6 +142,8 @@ struct Unit {
     listener: Arc<HttpConnectionManager>,
     route_config: Arc<RouteConfig>,
     virtual_host: Arc<VirtualHost>,
+    /// The RouteConfiguration if it is not inline, by canonical name.
+    route_name: Option<Arc<str>>,
     sources: Vec<Source>,
 }
 
@@ -164,15 +170,16 @@ impl DependencyManager {
             settings,
             now: Time::ZERO,
             listener: Watched::new(name.authority),
-            routes: None,
+            routes: Table::new(),
+            route_name: None,
             unit: None,
             failure: None,
             common_notes: Vec::new(),
             subscriptions: BTreeMap::new(),
             graph: Graph::new(),
             published: None,
+            published_unit: None,
             in_force: None,
-            kept: BTreeSet::new(),
             held_until: None,
             stale: Stale::default(),
             closed: false,
@@ -186,10 +193,8 @@ impl DependencyManager {
         }
         let news = match resource.resource_type {
             ResourceType::Listener if resource.name == self.listener_name => self.listener.hear(update),
-            ResourceType::RouteConfig => match &mut self.routes {
-                Some((name, watched)) if *name == resource.name => watched.hear(update),
-                _ => false,
-            },
+            // One that only an earlier Listener names is kept up to date, in case that Listener comes back.
+            ResourceType::RouteConfig => self.routes.hear(&resource.name, update).is_some(),
             _ => {
                 self.stale.any |= self.graph.hear(resource, update);
                 return;
@@ -202,7 +207,9 @@ impl DependencyManager {
     /// Takes in that another server is in charge of an authority.
     pub fn handle_active_server(&mut self, now: Time, authority: &AuthorityKey, server: &Arc<ServerConfig>) {
         if self.advance(now) {
-            self.stale.any |= self.graph.sources.switch(now, authority, server);
+            for sources in &mut self.graph.sources {
+                self.stale.any |= sources.switch(now, authority, server);
+            }
         }
     }
 
@@ -267,9 +274,10 @@ impl DependencyManager {
         self.stale = Stale::default();
         self.held_until = None;
         self.out.push_back(Action::Unwatch(key::<Listener>(&self.listener_name)));
-        self.watch_routes(None);
+        (self.route_name, self.unit, self.published_unit) = (None, None, None);
         self.settle_graph(Some(BTreeSet::new()), Some(BTreeSet::new()));
-        self.graph.sweep(&mut self.out);
+        self.put_in_force(Some(BTreeSet::new()));
+        self.sweep();
     }
 
     /// What the channel uses: the last configuration, an error in its place, or nothing yet.
@@ -304,23 +312,45 @@ impl DependencyManager {
         let subscribed = subscribed.then(|| self.subscriptions.keys().cloned().collect());
         self.settle_graph(routed, subscribed);
         self.decide();
-        self.graph.sweep(&mut self.out);
+        self.sweep();
     }
 
     fn settle_graph(&mut self, routed: Option<BTreeSet<Arc<str>>>, subscribed: Option<BTreeSet<Arc<str>>>) {
+        self.with_graph(|graph, cx, out| {
+            for (origin, roots) in [(Origin::Newest, routed), (Origin::Subscriptions, subscribed)] {
+                if let Some(roots) = roots {
+                    graph.set_roots(cx, origin, roots, out);
+                }
+            }
+            graph.settle(cx, out);
+        });
+    }
+
+    /// See [`Graph::put_in_force`].
+    fn put_in_force(&mut self, clusters: Option<BTreeSet<Arc<str>>>) {
+        self.with_graph(|graph, cx, out| graph.put_in_force(cx, clusters, out));
+    }
+
+    fn with_graph(&mut self, act: impl FnOnce(&mut Graph, &Context<'_>, &mut VecDeque<Action>)) {
+        let published = self.published.as_ref().map(|config| &config.clusters);
         let cx = Context {
             now: self.now,
             federation: self.settings.federation,
             node_id: &self.node_id,
             common_notes: &self.common_notes,
-            published: self.published.as_ref().map(|config| &config.clusters),
+            published,
+            in_force: published.filter(|_| self.in_force == Some(Ok(()))),
         };
-        for (origin, roots) in [(Origin::Routes, routed), (Origin::Subscriptions, subscribed)] {
-            if let Some(roots) = roots {
-                self.graph.set_roots(&cx, origin, roots, &mut self.out);
-            }
-        }
-        self.graph.settle(&cx, &mut self.out);
+        act(&mut self.graph, &cx, &mut self.out);
+    }
+
+    /// Ends the watches that nobody needs.
+    fn sweep(&mut self) {
+        let units = [self.unit.as_ref(), self.published_unit.as_ref().filter(|_| self.in_force == Some(Ok(())))];
+        let needed = units.into_iter().flatten().filter_map(|unit| unit.route_name.as_ref()).chain(&self.route_name);
+        self.routes.keep_only(&needed.collect());
+        self.routes.sweep(&mut self.out);
+        self.graph.sweep(&mut self.out);
     }
 
     // --- Listener and routes ---
@@ -330,8 +360,10 @@ impl DependencyManager {
     /// pair is awaited they are in use, and after an error they are likely to be wanted again.
     fn read_unit(&mut self) -> Option<BTreeSet<Arc<str>>> {
         let found = self.find_unit();
-        let ambient = self.listener.ambient.iter().chain(self.routes.iter().flat_map(|(_, watched)| &watched.ambient));
-        let notes: Vec<_> = ambient.map(ToString::to_string).collect();
+        let (listener, routes) = (&self.listener, self.route_name.as_ref().and_then(|name| self.routes.get(name)));
+        let ambient = listener.ambient.iter().chain(routes.and_then(|routes| routes.ambient.as_ref()));
+        let awaited = listener.trouble().into_iter().chain(routes.and_then(Watched::trouble));
+        let notes: Vec<_> = ambient.chain(awaited).map(ToString::to_string).collect();
         if self.common_notes != notes {
             self.common_notes = notes;
             self.graph.rebuild_all();
@@ -342,16 +374,19 @@ impl DependencyManager {
             Err(error) => (None, Some(Arc::new(error))),
         };
         let sources = |unit: &Option<Unit>| unit.as_ref().map_or(Vec::new(), |unit| unit.sources.clone());
-        self.graph.sources.replace(&sources(&self.unit), &sources(&unit));
+        self.graph.sources[Origin::Newest as usize].replace(&sources(&self.unit), &sources(&unit));
         self.unit = unit;
         self.failure = failure;
-        self.unit.as_ref().map(|unit| unit.virtual_host.clusters().map(Arc::from).collect())
+        self.unit.as_ref().map(Unit::clusters)
     }
 
-    /// The pair that is there now; `None` if a part of it is still awaited.
+    /// The pair that is there now; `None` if a part of it is still awaited. Trouble with servers is a reason to fail only
+    /// if nothing is in force.
     fn find_unit(&mut self) -> Result<Option<Unit>, ConfigError> {
+        let can_wait = self.in_force == Some(Ok(()));
         let listener = match &self.listener.state {
-            State::Waiting => return Ok(None),
+            State::Waiting(Some(error)) if !can_wait => return Err(ConfigError::Resource(error.clone())),
+            State::Waiting(_) => return Ok(None),
             State::Failed(error) => return Err(ConfigError::Resource(error.clone())),
             State::Valid(listener, _) => listener.clone(),
         };
@@ -361,18 +396,20 @@ impl DependencyManager {
         let mut sources: Vec<_> = self.listener.source().into_iter().collect();
         let (name, route_config) = match &listener.routes {
             RouteSource::Inline(route_config) => {
-                self.watch_routes(None);
+                self.route_name = None;
                 (&self.listener_name, route_config)
             }
             RouteSource::Rds(name) => {
                 let name = Name::new::<RouteConfig>(name, self.settings.federation);
-                self.watch_routes(Some(name));
-                let Some((name, watched)) = &self.routes else { return Ok(None) };
+                self.routes.acquire(&name, &self.listener_name, &mut self.out);
+                let name = self.route_name.insert(name.canonical);
+                let Some(watched) = self.routes.get(name) else { return Ok(None) };
                 sources.extend(watched.source());
                 match &watched.state {
-                    State::Waiting => return Ok(None),
+                    State::Waiting(Some(error)) if !can_wait => return Err(ConfigError::Resource(error.clone())),
+                    State::Waiting(_) => return Ok(None),
                     State::Failed(error) => return Err(ConfigError::Resource(error.clone())),
-                    State::Valid(route_config, _) => (name, route_config),
+                    State::Valid(route_config, _) => (&*name, route_config),
                 }
             }
         };
@@ -394,47 +431,65 @@ impl DependencyManager {
                 Some(before) if before.virtual_host == *virtual_host => before.virtual_host.clone(),
                 _ => virtual_host.clone(),
             },
+            route_name: self.route_name.clone(),
             sources,
         }))
     }
 
-    /// Makes `name` the RouteConfiguration that is watched. The new watch goes out before the old one ends (P-96).
-    fn watch_routes(&mut self, name: Option<Name>) {
-        if self.routes.as_ref().map(|(name, _)| name) != name.as_ref().map(|name| &name.canonical) {
-            if let Some(name) = &name {
-                self.out.push_back(Action::Watch(key::<RouteConfig>(&name.canonical)));
-            }
-            let new = name.map(|name| (name.canonical, Watched::new(name.authority)));
-            if let Some((old, _)) = std::mem::replace(&mut self.routes, new) {
-                self.out.push_back(Action::Unwatch(key::<RouteConfig>(&old)));
-            }
-        }
-    }
-
     // --- What the channel uses ---
 
-    /// Publishes what is new, if it is complete and of one piece.
+    /// Publishes what is new, if it is complete and of one piece; else what is new of the configuration in force.
     fn decide(&mut self) {
-        let verdict = self.graph.sources.judge(self.now, self.settings.switch_timeout);
+        let verdicts =
+            self.graph.sources.each_mut().map(|sources| sources.judge(self.now, self.settings.switch_timeout));
         self.held_until = None;
         if let Some(error) = &self.failure {
             let failed = Some(Err(error.clone()));
             if self.in_force != failed {
+                self.graph.let_errors_through();
                 self.in_force = failed;
                 self.out.push_back(Action::Publish(Err(error.clone())));
             }
             return;
         }
         let Some(unit) = self.unit.clone() else { return };
-        if !self.graph.is_complete() {
-            return;
+        let has_config = self.in_force == Some(Ok(()));
+        let is_in_force = has_config && self.published.as_ref().is_some_and(|config| unit.is_in(config));
+        if is_in_force {
+            self.set_published_unit(unit);
+        } else if self.graph.is_complete() && self.may_publish(verdicts[Origin::Newest as usize]) {
+            let clusters = unit.clusters();
+            self.set_published_unit(unit);
+            self.put_in_force(Some(clusters));
+            return self.publish(verdicts[Origin::Newest as usize]);
         }
-        let mixed_sources = match verdict {
-            Verdict::Clean => false,
-            Verdict::Mixed => true,
-            Verdict::Hold(until) => return self.held_until = Some(until),
-        };
-        let edits = self.cluster_edits();
+        if has_config && self.may_publish(verdicts[Origin::InForce as usize]) {
+            self.put_in_force(None);
+            self.publish(verdicts[Origin::InForce as usize]);
+        }
+    }
+
+    /// Whether a mixture need not be held back. If it must, notes until when.
+    fn may_publish(&mut self, verdict: Verdict) -> bool {
+        if let Verdict::Hold(until) = verdict {
+            self.held_until = Some(self.held_until.map_or(until, |other| other.min(until)));
+        }
+        !matches!(verdict, Verdict::Hold(_))
+    }
+
+    fn set_published_unit(&mut self, unit: Unit) {
+        let old = self.published_unit.as_ref().map_or(&[][..], |unit| &unit.sources);
+        self.graph.sources[Origin::InForce as usize].replace(old, &unit.sources);
+        self.published_unit = Some(unit);
+    }
+
+    /// Publishes the pair in force with its clusters, if anything is different.
+    fn publish(&mut self, verdict: Verdict) {
+        let Some(unit) = &self.published_unit else { return };
+        let mixed_sources = verdict == Verdict::Mixed;
+        let changed = self.graph.take_changed();
+        let published = |name: &str| self.published.as_ref()?.clusters.get(name);
+        let edits: Vec<_> = changed.iter().filter(|name| self.graph.result(name) != published(name)).collect();
         let config = match &self.published {
             Some(before) if edits.is_empty() && unit.is_in(before) && before.mixed_sources == mixed_sources => {
                 if self.in_force == Some(Ok(())) {
@@ -444,13 +499,13 @@ impl DependencyManager {
             }
             before => {
                 let mut clusters = before.as_ref().map_or_else(BTreeMap::new, |before| before.clusters.clone());
-                for (name, result) in edits {
-                    match result {
-                        Some(result) => drop(clusters.insert(name, result)),
-                        None => drop(clusters.remove(&name)),
+                for name in edits {
+                    match self.graph.result(name) {
+                        Some(result) => drop(clusters.insert(name.clone(), result.clone())),
+                        None => drop(clusters.remove(name)),
                     }
                 }
-                let Unit { listener, route_config, virtual_host, .. } = unit;
+                let Unit { listener, route_config, virtual_host, .. } = unit.clone();
                 Arc::new(XdsConfig { listener, route_config, virtual_host, clusters, mixed_sources })
             }
         };
@@ -458,36 +513,14 @@ impl DependencyManager {
         self.in_force = Some(Ok(()));
         self.out.push_back(Action::Publish(Ok(config)));
     }
-
-    /// How the published clusters differ from those of the graph. A cluster that only subscriptions need
-    /// keeps its last result, with the leaves that this lists, until it is complete again.
-    fn cluster_edits(&mut self) -> Vec<(Arc<str>, Option<ClusterResult>)> {
-        let published = |name: &str| self.published.as_ref()?.clusters.get(name);
-        let pending = self.graph.pending().clone();
-        let leaves = |name: &Arc<str>| match &published(name)?.as_ref().ok()?.children {
-            ClusterChildren::Aggregate(leaves) => Some(leaves),
-            ClusterChildren::Endpoints(_) => None,
-        };
-        let listed: BTreeSet<_> = pending.iter().filter_map(leaves).flatten().cloned().collect();
-
-        let mut changed = self.graph.take_changed();
-        changed.append(&mut self.kept);
-        let mut edits = Vec::new();
-        for name in changed {
-            let result = self.graph.result(&name);
-            if result == published(&name) || pending.contains(&name) {
-                continue;
-            } else if result.is_none() && listed.contains(&name) {
-                self.kept.insert(name);
-            } else {
-                edits.push((name, result.cloned()));
-            }
-        }
-        edits
-    }
 }
 
 impl Unit {
+    /// The clusters that its routes name.
+    fn clusters(&self) -> BTreeSet<Arc<str>> {
+        self.virtual_host.clusters().map(Arc::from).collect()
+    }
+
     /// Whether this is the pair of `config`.
     fn is_in(&self, config: &XdsConfig) -> bool {
         self.listener == config.listener

@@ -15,7 +15,7 @@ use crate::name::AuthorityKey;
 /// An authority and the server behind one of its resources.
 pub(super) type Source = (AuthorityKey, Arc<ServerConfig>);
 
-/// The servers behind all resources that routes need.
+/// The servers behind all resources of one configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Sources {
     authorities: BTreeMap<AuthorityKey, Tally>,
@@ -28,7 +28,7 @@ struct Tally {
     servers: BTreeMap<Arc<ServerConfig>, usize>,
     /// The server in charge.
     active: Option<Arc<ServerConfig>>,
-    /// When the last switch began.
+    /// When the last switch began, or the mixture that it led to.
     begun: Option<Time>,
     /// Whether more than one server was behind it when last looked at.
     mixed: bool,
@@ -52,7 +52,10 @@ impl Sources {
         let is_new = tally.active.as_ref() != Some(server);
         if is_new {
             tally.active = Some(server.clone());
-            tally.begun = Some(now);
+            // Servers that come and go do not hold a mixture back for longer than the bound.
+            if tally.servers.len() < 2 {
+                tally.begun = Some(now);
+            }
         }
         is_new
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::Action;
+use super::error::is_answer;
 use crate::bootstrap::ServerConfig;
 use crate::client::{ResourceError, Update};
 use crate::name::{AuthorityKey, ResourceKey};
@@ -23,8 +24,8 @@ pub(super) struct Watched<T> {
 /// The value of a resource, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum State<T> {
-    /// Nothing heard yet.
-    Waiting,
+    /// No answer yet; why not, if anybody knows. Trouble with servers is no answer.
+    Waiting(Option<Arc<ResourceError>>),
     /// The value and the server that stands behind it.
     Valid(Arc<T>, Arc<ServerConfig>),
     /// It cannot be had.
@@ -37,12 +38,15 @@ pub(super) struct Table<T> {
     entries: BTreeMap<Arc<str>, Box<Entry<T>>>,
     /// Names that may have lost their last user. Their watches end in [`Table::sweep`], after new ones began (P-96).
     orphans: BTreeSet<Arc<str>>,
+    last_number: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry<T> {
     watched: Watched<T>,
     users: BTreeSet<Arc<str>>,
+    /// No other entry of the table has, or had, the same.
+    number: u32,
 }
 
 /// A name as caches and requests know it, and whose it is.
@@ -65,7 +69,7 @@ pub(super) trait Kind: Eq + Sized {
 
 impl<T: Kind> Watched<T> {
     pub(super) fn new(authority: AuthorityKey) -> Self {
-        Self { authority, state: State::Waiting, ambient: None }
+        Self { authority, state: State::Waiting(None), ambient: None }
     }
 
     /// Takes in news. Says whether anything is different now.
@@ -90,7 +94,10 @@ impl<T: Kind> Watched<T> {
             }
             Update::Failed(error) => {
                 self.ambient = None;
-                let failed = State::Failed(error);
+                let failed = match &self.state {
+                    State::Waiting(_) if !is_answer(&error.kind) => State::Waiting(Some(error)),
+                    _ => State::Failed(error),
+                };
                 let is_new = self.state != failed;
                 self.state = failed;
                 return is_new;
@@ -104,7 +111,15 @@ impl<T: Kind> Watched<T> {
     pub(super) fn value(&self) -> Option<&Arc<T>> {
         match &self.state {
             State::Valid(value, _) => Some(value),
-            State::Waiting | State::Failed(_) => None,
+            State::Waiting(_) | State::Failed(_) => None,
+        }
+    }
+
+    /// Why there is no answer yet.
+    pub(super) fn trouble(&self) -> Option<&Arc<ResourceError>> {
+        match &self.state {
+            State::Waiting(trouble) => trouble.as_ref(),
+            State::Valid(..) | State::Failed(_) => None,
         }
     }
 
@@ -116,7 +131,7 @@ impl<T: Kind> Watched<T> {
     fn server(&self) -> Option<&Arc<ServerConfig>> {
         match &self.state {
             State::Valid(_, server) => Some(server),
-            State::Waiting | State::Failed(_) => None,
+            State::Waiting(_) | State::Failed(_) => None,
         }
     }
 }
@@ -125,14 +140,16 @@ impl<T: Kind> Watched<T> {
 
 impl<T: Kind> Table<T> {
     pub(super) fn new() -> Self {
-        Self { entries: BTreeMap::new(), orphans: BTreeSet::new() }
+        Self { entries: BTreeMap::new(), orphans: BTreeSet::new(), last_number: 0 }
     }
 
     /// `user` needs the resource. Watches it if it is the first.
     pub(super) fn acquire(&mut self, name: &Name, user: &Arc<str>, out: &mut VecDeque<Action>) {
         let entry = self.entries.entry(name.canonical.clone()).or_insert_with(|| {
             out.push_back(Action::Watch(key::<T>(&name.canonical)));
-            Box::new(Entry { watched: Watched::new(name.authority.clone()), users: BTreeSet::new() })
+            self.last_number += 1;
+            let watched = Watched::new(name.authority.clone());
+            Box::new(Entry { watched, users: BTreeSet::new(), number: self.last_number })
         });
         entry.users.insert(user.clone());
     }
@@ -144,6 +161,14 @@ impl<T: Kind> Table<T> {
             if entry.users.is_empty() {
                 self.orphans.insert(canonical.clone());
             }
+        }
+    }
+
+    /// Nobody needs the others any more.
+    pub(super) fn keep_only(&mut self, names: &BTreeSet<&Arc<str>>) {
+        for (name, entry) in self.entries.iter_mut().filter(|(name, _)| !names.contains(name)) {
+            entry.users.clear();
+            self.orphans.insert(name.clone());
         }
     }
 
@@ -165,6 +190,11 @@ impl<T: Kind> Table<T> {
 
     pub(super) fn get(&self, canonical: &str) -> Option<&Watched<T>> {
         self.entries.get(canonical).map(|entry| &entry.watched)
+    }
+
+    /// The number of a watched resource, however its name is spelt.
+    pub(super) fn number(&self, canonical: &str) -> Option<u32> {
+        self.entries.get(canonical).map(|entry| entry.number)
     }
 }
 

@@ -1,21 +1,25 @@
 //! What a cluster comes to: its endpoints, its leaves, or why it cannot be used, with notes that explain failures.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Context, Graph, Shape};
+use super::{Context, Graph, Origin, Shape, names_of_collections};
 use crate::client::ResourceError;
 use crate::deps::config::{ClusterChildren, ClusterConfig, ClusterResult, ResolvedEndpoints};
 use crate::deps::dns::DnsName;
-use crate::deps::error::{ClusterError, ClusterErrorKind, MAX_DEPTH};
+use crate::deps::error::{ClusterError, ClusterErrorKind};
 use crate::deps::sources::Source;
 use crate::deps::watch::{Name, State, Watched, key};
 use crate::resource::{Cluster, Endpoints};
 
-/// Why a leaf list cannot be made.
-enum NoList {
-    Incomplete,
-    TooDeep,
+/// What the newest resources of a cluster come to.
+enum Made {
+    /// Something has not been answered yet.
+    Nothing,
+    /// There is trouble with servers: this is what must do if nothing better is in force. With the reason.
+    Makeshift(ClusterResult, String),
+    /// Everything has been answered.
+    Whole(ClusterResult),
 }
 
 impl Graph {
@@ -25,43 +29,63 @@ impl Graph {
         let mut sources = Vec::new();
         let watched = self.clusters.get(&node.canonical);
         sources.extend(watched.and_then(Watched::source));
-        let is_aggregate = matches!(node.shape, Shape::Aggregate(_));
-        let result = match (&node.shape, watched) {
-            (Shape::Failed(error), _) => {
-                let error = ClusterError { cluster: name.clone(), kind: ClusterErrorKind::Resource(error.clone()) };
-                Some(Err(Arc::new(error)))
+        let made = match (&node.shape, watched) {
+            (Shape::Aggregate(_), _) => {
+                self.count_sources(name, sources.clone(), sources);
+                return self.publish_list(cx, name);
             }
+            (Shape::Failed(error), _) => Made::Whole(unusable(name, error)),
+            (Shape::Unknown(Some(trouble)), _) => Made::Makeshift(unusable(name, trouble), trouble.to_string()),
             (Shape::Eds { endpoints, collections }, Some(watched)) => {
-                self.build_eds(cx, name, watched, endpoints, collections, &mut sources)
+                self.make_eds(cx, name, watched, endpoints, collections, &mut sources)
             }
-            (Shape::Dns(dns), Some(watched)) => self.build_dns(cx, name, watched, dns),
-            _ => None,
+            (Shape::Dns(dns), Some(watched)) => self.make_dns(cx, name, watched, dns),
+            (Shape::Unknown(None) | Shape::Eds { .. } | Shape::Dns(_), _) => Made::Nothing,
         };
-        sources.sort();
-        sources.dedup();
-        if !node.required {
-            sources.clear();
-        }
-        self.sources.replace(&node.sources, &sources);
-        let Some(node) = self.nodes.get_mut(name) else { return };
-        node.sources = sources;
-        if is_aggregate {
-            self.incomplete.remove(name);
-            self.leaves_stale = true;
-        } else {
-            let was_complete = node.built.is_some();
-            let (complete, required) = (result.is_some(), node.required);
-            self.leaves_stale |= was_complete != complete;
-            if required && !complete {
-                self.incomplete.insert(name.clone());
-            } else {
-                self.incomplete.remove(name);
+        let (result, troubled, why) = match made {
+            Made::Nothing => (None, false, None),
+            Made::Whole(result) => (Some(result), false, None),
+            Made::Makeshift(_, why) if self.can_wait(cx, name) => (None, false, Some(why)),
+            Made::Makeshift(result, _) => (Some(result), true, None),
+        };
+        let mut in_force = sources.clone();
+        let stays = match &result {
+            Some(_) => None,
+            None => {
+                in_force.clone_from(&self.nodes[name].sources[Origin::InForce as usize]);
+                let held = self.build_held(cx, name, why, &mut in_force);
+                held.or_else(|| cx.in_force?.get(name).cloned())
             }
-            self.set_result(name, result);
+        };
+        self.count_sources(name, sources, in_force);
+        self.set_result(name, result, troubled, stays);
+    }
+
+    /// Whether a cluster need not make do with an error of connectivity: it is in use as it is, or it is new and what is
+    /// in force does without it. What fails already goes on failing, with its newest reason, and one that is only
+    /// subscribed to has nobody to wait for it.
+    fn can_wait(&self, cx: &Context<'_>, name: &str) -> bool {
+        let (Some(in_force), Some(node)) = (cx.in_force, self.nodes.get(name)) else { return false };
+        match in_force.get(name) {
+            Some(result) => is_usable(result),
+            None => node.is_reached(Origin::Newest) || node.is_reached(Origin::InForce),
         }
     }
 
-    fn build_eds(
+    fn count_sources(&mut self, name: &str, newest: Vec<Source>, in_force: Vec<Source>) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        for (origin, mut counted) in [(Origin::Newest, newest), (Origin::InForce, in_force)] {
+            counted.sort();
+            counted.dedup();
+            if !node.is_reached(origin) {
+                counted.clear();
+            }
+            self.sources[origin as usize].replace(&node.sources[origin as usize], &counted);
+            node.sources[origin as usize] = counted;
+        }
+    }
+
+    fn make_eds(
         &self,
         cx: &Context<'_>,
         name: &Arc<str>,
@@ -69,142 +93,162 @@ impl Graph {
         endpoints: &Name,
         collections: &BTreeMap<Arc<str>, Name>,
         sources: &mut Vec<Source>,
-    ) -> Option<ClusterResult> {
-        let watched = self.endpoints.get(&endpoints.canonical)?;
+    ) -> Made {
+        let (Some(cluster), Some(watched)) = (cluster.value(), self.endpoints.get(&endpoints.canonical)) else {
+            return Made::Nothing;
+        };
         let mut notes: Vec<_> = watched.ambient.iter().map(ToString::to_string).collect();
-        let resolved = match &watched.state {
-            State::Waiting => return None,
+        let (resolved, troubled) = match &watched.state {
+            State::Waiting(None) => return Made::Nothing,
+            State::Waiting(Some(error)) => {
+                notes.push(error.to_string());
+                (None, true)
+            }
             State::Failed(error) => {
                 notes.push(error.to_string());
-                None
+                (None, false)
             }
             State::Valid(value, _) => {
                 sources.extend(watched.source());
-                let mut found = BTreeMap::new();
-                for (as_written, collection) in collections {
-                    let watched = self.collections.get(&collection.canonical)?;
-                    notes.extend(watched.ambient.iter().map(ToString::to_string));
-                    match &watched.state {
-                        State::Waiting => return None,
-                        State::Failed(error) => notes.push(error.to_string()),
-                        State::Valid(value, _) => {
-                            sources.extend(watched.source());
-                            found.insert(as_written.clone(), value.clone());
-                        }
-                    }
-                }
-                let resolved = ResolvedEndpoints { endpoints: value.clone(), collections: found };
+                let before = self.resolved_in_force(cx, name);
+                let Some((resolved, troubled)) = self.join(value, collections, before, &mut notes, sources) else {
+                    return Made::Nothing;
+                };
                 notes.extend(
                     resolved.emptiness().map(|what| format!("{} {what}", key::<Endpoints>(&endpoints.canonical))),
                 );
-                Some(Arc::new(resolved))
+                (Some(Arc::new(resolved)), troubled)
             }
         };
-        self.ok(cx, name, cluster, ClusterChildren::Endpoints(resolved), notes)
+        let why = notes.join("; ");
+        match self.ok(cx, name, cluster, ClusterChildren::Endpoints(resolved), notes) {
+            Some(result) if troubled => Made::Makeshift(result, why),
+            Some(result) => Made::Whole(result),
+            None => Made::Nothing,
+        }
     }
 
-    fn build_dns(
+    /// Endpoints with their collections; `None` if one has no answer and nobody knows why. Says whether one is missing
+    /// for the sake of trouble with servers: not one that is missing in what is in force as well.
+    pub(super) fn join<'a>(
         &self,
-        cx: &Context<'_>,
-        name: &Arc<str>,
-        cluster: &Watched<Cluster>,
-        dns: &DnsName,
-    ) -> Option<ClusterResult> {
-        let lookup = self.lookups.get(dns)?;
-        if lookup.answer.is_none() && lookup.failure.is_none() {
-            return None;
-        }
-        let failure = lookup.failure.iter().map(|why| format!("DNS resolution failed for {dns}: {why}"));
-        self.ok(cx, name, cluster, ClusterChildren::Endpoints(lookup.answer.clone()), failure.collect())
-    }
-
-    /// The leaf list of an aggregate, from its own point of view: what others list plays no part (D9).
-    pub(super) fn build_aggregate(&self, cx: &Context<'_>, name: &Arc<str>) -> Option<ClusterResult> {
-        let node = self.nodes.get(name)?;
-        let cluster = self.clusters.get(&node.canonical)?;
-        let (mut seen, mut leaves, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let kind = match self.list_leaves(name, 1, &mut seen, &mut leaves, &mut missing) {
-            Err(NoList::Incomplete) => return None,
-            Err(NoList::TooDeep) => ClusterErrorKind::TooDeep,
-            Ok(()) if leaves.is_empty() => ClusterErrorKind::NoLeaves(missing),
-            Ok(()) => {
-                let notes = missing.iter().map(ToString::to_string).collect();
-                return self.ok(cx, name, cluster, ClusterChildren::Aggregate(leaves), notes);
-            }
+        endpoints: &Arc<Endpoints>,
+        collections: impl IntoIterator<Item = (&'a Arc<str>, &'a Name)>,
+        in_force: Option<&ResolvedEndpoints>,
+        notes: &mut Vec<String>,
+        sources: &mut Vec<Source>,
+    ) -> Option<(ResolvedEndpoints, bool)> {
+        let is_missed_already = |as_written: &Arc<str>| {
+            in_force.is_some_and(|in_force| {
+                !in_force.collections.contains_key(as_written)
+                    && names_of_collections(&in_force.endpoints).any(|name| *name == **as_written)
+            })
         };
-        Some(Err(Arc::new(ClusterError { cluster: name.clone(), kind })))
-    }
-
-    /// Adds the leaves at and below `name`, in order, to `leaves`. One that is listed already keeps its
-    /// place, and a loop ends where it began.
-    fn list_leaves<'a>(
-        &'a self,
-        name: &'a Arc<str>,
-        depth: u8,
-        seen: &mut BTreeSet<&'a str>,
-        leaves: &mut Vec<Arc<str>>,
-        missing: &mut Vec<Arc<ResourceError>>,
-    ) -> Result<(), NoList> {
-        if !seen.insert(name) {
-            return Ok(());
-        }
-        // A cluster that is not in the graph is too far from every root.
-        let Some(node) = self.nodes.get(name).filter(|_| depth <= MAX_DEPTH) else { return Err(NoList::TooDeep) };
-        match &node.shape {
-            Shape::Unknown => return Err(NoList::Incomplete),
-            Shape::Failed(error) => missing.push(error.clone()),
-            Shape::Eds { .. } | Shape::Dns(_) if node.built.is_none() => return Err(NoList::Incomplete),
-            Shape::Eds { .. } | Shape::Dns(_) => leaves.push(name.clone()),
-            Shape::Aggregate(children) => {
-                for child in children {
-                    self.list_leaves(child, depth + 1, seen, leaves, missing)?;
+        let (mut found, mut troubled) = (BTreeMap::new(), false);
+        for (as_written, collection) in collections {
+            let watched = self.collections.get(&collection.canonical)?;
+            notes.extend(watched.ambient.iter().map(ToString::to_string));
+            match &watched.state {
+                State::Waiting(None) => return None,
+                State::Waiting(Some(error)) => {
+                    notes.push(error.to_string());
+                    troubled |= !is_missed_already(as_written);
+                }
+                State::Failed(error) => notes.push(error.to_string()),
+                State::Valid(value, _) => {
+                    sources.extend(watched.source());
+                    found.insert(as_written.clone(), value.clone());
                 }
             }
         }
-        Ok(())
+        Some((ResolvedEndpoints { endpoints: endpoints.clone(), collections: found }, troubled))
+    }
+
+    /// The endpoints of a cluster that are in force.
+    pub(super) fn resolved_in_force<'a>(&self, cx: &Context<'a>, name: &str) -> Option<&'a ResolvedEndpoints> {
+        match &cx.in_force?.get(name)?.as_ref().ok()?.children {
+            ClusterChildren::Endpoints(resolved) => resolved.as_deref(),
+            ClusterChildren::Aggregate(_) => None,
+        }
+    }
+
+    fn make_dns(&self, cx: &Context<'_>, name: &Arc<str>, cluster: &Watched<Cluster>, dns: &DnsName) -> Made {
+        let (Some(cluster), Some(lookup)) = (cluster.value(), self.lookups.get(dns)) else { return Made::Nothing };
+        if lookup.answer.is_none() && lookup.failure.is_none() {
+            return Made::Nothing;
+        }
+        let failure = lookup.failure.as_ref().map(|why| format!("DNS resolution failed for {dns}: {why}"));
+        let notes = failure.iter().cloned().collect();
+        match (self.ok(cx, name, cluster, ClusterChildren::Endpoints(lookup.answer.clone()), notes), failure) {
+            (Some(result), Some(why)) if lookup.awaited => Made::Makeshift(result, why),
+            (Some(result), _) => Made::Whole(result),
+            (None, _) => Made::Nothing,
+        }
     }
 
     /// A cluster that can be used. What is equal to what was there before is shared with it.
-    fn ok(
+    pub(super) fn ok(
         &self,
         cx: &Context<'_>,
         name: &Arc<str>,
-        cluster: &Watched<Cluster>,
+        cluster: &Arc<Cluster>,
         mut children: ClusterChildren,
         own_notes: Vec<String>,
     ) -> Option<ClusterResult> {
+        let node = self.nodes.get(name)?;
         let mut notes = cx.common_notes.to_vec();
-        notes.extend(cluster.ambient.iter().map(ToString::to_string));
+        let ambient = self.clusters.get(&node.canonical).and_then(|watched| watched.ambient.as_ref());
+        notes.extend(ambient.map(ToString::to_string));
         notes.extend(own_notes);
         let note = if notes.is_empty() { format!("xDS node ID:{}", cx.node_id) } else { notes.join("; ") };
 
-        let before = self.before(cx, name).and_then(|result| result.as_ref().ok());
+        // The last result; the published one while there is none.
+        let before = node.built.as_ref().or_else(|| cx.published?.get(name)).and_then(|result| result.as_ref().ok());
         if let Some(before) = before.filter(|before| before.children == children) {
             children = before.children.clone();
         }
-        let cluster = cluster.value()?.clone();
-        let config = ClusterConfig { name: name.clone(), cluster, children, note: note.into() };
+        let config = ClusterConfig { name: name.clone(), cluster: cluster.clone(), children, note: note.into() };
         Some(Ok(match before {
             Some(before) if **before == config => before.clone(),
             _ => Arc::new(config),
         }))
     }
 
-    /// The last result of a cluster; the published one while there is none.
-    fn before<'a>(&'a self, cx: &Context<'a>, name: &str) -> Option<&'a ClusterResult> {
-        self.result(name).or_else(|| cx.published?.get(name))
-    }
-
-    pub(super) fn set_result(&mut self, name: &Arc<str>, result: Option<ClusterResult>) {
+    /// Takes over what a cluster comes to; as long as it is not complete, what `stays` in force.
+    pub(super) fn set_result(
+        &mut self,
+        name: &Arc<str>,
+        result: Option<ClusterResult>,
+        troubled: bool,
+        stays: Option<ClusterResult>,
+    ) {
         let Some(node) = self.nodes.get_mut(name) else { return };
-        if result.is_none() && !node.required {
-            self.pending.insert(name.clone());
+        let settled = result.is_some();
+        if settled || !node.is_reached(Origin::Newest) {
+            self.incomplete.remove(name);
         } else {
-            self.pending.remove(name);
+            self.incomplete.insert(name.clone());
         }
-        if node.built != result {
-            node.built = result;
+        if (node.settled, node.troubled) != (settled, troubled) {
+            match node.shape {
+                Shape::Aggregate(_) => self.view_stale = true, // Lists of lists see to each other.
+                _ => self.lists.touch(name),
+            }
+        }
+        (node.settled, node.troubled) = (settled, troubled);
+        let built = result.or(stays);
+        if node.built != built {
+            node.built = built;
             self.changed.insert(name.clone());
         }
     }
+}
+
+/// Whether RPCs may succeed with it.
+pub(super) fn is_usable(result: &ClusterResult) -> bool {
+    result.as_ref().is_ok_and(|cluster| !matches!(cluster.children, ClusterChildren::Endpoints(None)))
+}
+
+fn unusable(name: &Arc<str>, error: &Arc<ResourceError>) -> ClusterResult {
+    Err(Arc::new(ClusterError { cluster: name.clone(), kind: ClusterErrorKind::Resource(error.clone()) }))
 }

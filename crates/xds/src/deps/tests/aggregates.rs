@@ -122,6 +122,17 @@ fn loops_end_where_they_began() {
 }
 
 #[test]
+fn a_loop_is_complete_when_the_last_leaf_below_it_is() {
+    // Each member waits for what is below the others.
+    let mut world = World::routed(&["B"]);
+    world.aggregate("B", &["A"]);
+    world.aggregate("A", &["x", "B"]);
+    world.eds("x"); // another kind of waiting
+    world.logical_dns("x", "192.0.2.1");
+    assert!(world.take().ends_with("{A>x B>x x=80} -EDS x"), "{:?}", world.config);
+}
+
+#[test]
 fn a_loop_that_nobody_needs_is_dropped() {
     // L-9; Java: CDS cycle reclaimed.
     let mut world = World::routed(&["A"]);
@@ -174,6 +185,57 @@ fn a_cluster_too_deep_for_one_root_serves_another() {
 }
 
 #[test]
+fn whether_clusters_are_nested_too_deep_does_not_depend_on_the_order_of_children() {
+    // A37: the longest chain counts, wherever it stands.
+    for (chain, too_deep) in [(14, false), (15, true)] {
+        for children in [["g1", "leaf"], ["leaf", "g1"]] {
+            let mut world = World::routed(&["g0"]);
+            world.aggregate("g0", &children);
+            for n in 1..chain {
+                world.aggregate(&format!("g{n}"), &[&format!("g{}", n + 1)]);
+            }
+            world.aggregate(&format!("g{chain}"), &["leaf"]);
+            world.eds("leaf");
+            world.endpoints("leaf", &[1]);
+            assert_eq!(world.config().clusters["g0"].is_err(), too_deep, "{children:?} with {chain}");
+        }
+    }
+}
+
+#[test]
+fn a_loop_counts_with_all_its_members() {
+    // A37: a limit that holds for every order, and that bounds the work a loop can cause.
+    for (members, too_deep) in [(15, false), (16, true), (40, true)] {
+        let names: Vec<String> = (0..members).map(|n| format!("g{n}")).collect();
+        let mut world = World::routed(&["g0"]);
+        let all: Vec<&str> = names.iter().map(String::as_str).chain(["leaf"]).collect();
+        world.together(|world| world.aggregate("g0", &all));
+        world.together(|world| names.iter().for_each(|name| world.aggregate(name, &all)));
+        world.eds("leaf");
+        world.endpoints("leaf", &[1]);
+        for name in &names {
+            let result = &world.config().clusters[name.as_str()];
+            assert_eq!(result.is_err(), too_deep, "{name} of {members}: {result:?}");
+        }
+    }
+}
+
+#[test]
+fn two_spellings_of_one_cluster_are_one_leaf() {
+    // A37, P-84: the name in the first place counts.
+    let cluster = "xdstp://x/envoy.config.cluster.v3.Cluster/c";
+    let (one, other) = (format!("{cluster}?a=1&b=2"), format!("{cluster}?b=2&a=1"));
+    let mut world = World::routed(&["agg", "top"]);
+    world.aggregate("agg", &[&other, &one]);
+    world.aggregate("top", &[&one, "agg"]);
+    world.eds_named(&one, "e");
+    world.endpoints("e", &[1]);
+    let leaves = |name| world.cluster_config(name).children.clone();
+    assert_eq!(leaves("agg"), ClusterChildren::Aggregate(vec![other.as_str().into()]));
+    assert_eq!(leaves("top"), ClusterChildren::Aggregate(vec![one.as_str().into()]));
+}
+
+#[test]
 fn a_changed_list_changes_watches_and_leaves() {
     // L-9; Java: change aggregate; Go: ThenUpdateChildClusters.
     let mut world = World::routed(&["agg"]);
@@ -188,10 +250,10 @@ fn a_changed_list_changes_watches_and_leaves() {
     assert_eq!(world.take(), "{a=1 agg>b,a b=1}");
     assert!(Arc::ptr_eq(&a, world.cluster_config("a")));
     world.aggregate("agg", &["b", "c"]);
-    assert_eq!(world.take(), "+CDS c -CDS a -EDS a");
+    assert_eq!(world.take(), "+CDS c");
     world.eds("c");
     world.endpoints("c", &[3]);
-    assert_eq!(world.take(), "+EDS c {agg>b,c b=1 c=3}");
+    assert_eq!(world.take(), "+EDS c {agg>b,c b=1 c=3} -CDS a -EDS a");
 }
 
 #[test]
@@ -199,14 +261,14 @@ fn a_cluster_may_change_between_leaf_and_aggregate() {
     // D17; Go: SwitchBetweenLeafAndAggregate, ThenChangeRootToEDS.
     let mut world = World::serving(&["a"]);
     world.aggregate("a", &["b"]);
-    assert_eq!(world.take(), "+CDS b -EDS a");
+    assert_eq!(world.take(), "+CDS b");
     world.eds("b");
     world.endpoints("b", &[2]);
-    assert_eq!(world.take(), "+EDS b {a>b b=2}");
+    assert_eq!(world.take(), "+EDS b {a>b b=2} -EDS a");
     world.eds("a");
-    assert_eq!(world.take(), "+EDS a -CDS b -EDS b");
+    assert_eq!(world.take(), "+EDS a");
     world.endpoints("a", &[3]);
-    assert_eq!(world.take(), "{a=3}");
+    assert_eq!(world.take(), "{a=3} -CDS b -EDS b");
 }
 
 #[test]
@@ -264,12 +326,12 @@ fn a_complex_tree_moves_to_new_routes_as_a_whole() {
     world.take();
     world.rds("r2");
     world.routes("r2", &["mid", "c"]);
-    assert_eq!(world.take(), "+RDS r2 -RDS r1 +CDS c -CDS root");
+    assert_eq!(world.take(), "+RDS r2 +CDS c");
     world.endpoints("a", &[9]);
-    assert_eq!(world.take(), "");
+    assert_eq!(world.take(), "{a=9 b=2 mid>a,b root>a,b}"); // the tree before, as a whole
     world.eds("c");
     world.endpoints("c", &[3]);
-    assert_eq!(world.take(), "+EDS c {a=9 b=2 c=3 mid>a,b}");
+    assert_eq!(world.take(), "+EDS c {a=9 b=2 c=3 mid>a,b} -RDS r1 -CDS root");
 }
 
 #[test]
@@ -297,8 +359,8 @@ fn a_subscribed_aggregate_keeps_its_old_leaves_until_the_new_ones_are_there() {
     world.aggregate("agg", &["c"]);
     world.endpoints("a", &[5]);
     world.endpoints("a", &[6]);
-    assert_eq!(world.take(), "+CDS c -CDS b -EDS b {a=5 agg>b b=2} {a=6 agg>b b=2}");
+    assert_eq!(world.take(), "+CDS c {a=5 agg>b b=2} {a=6 agg>b b=2}");
     world.eds("c");
     world.endpoints("c", &[3]);
-    assert_eq!(world.take(), "+EDS c {a=6 agg>c c=3}");
+    assert_eq!(world.take(), "+EDS c {a=6 agg>c c=3} -CDS b -EDS b");
 }

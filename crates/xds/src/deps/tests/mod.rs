@@ -40,9 +40,11 @@ mod aggregates;
 mod clusters;
 mod collections;
 mod dns;
+mod following;
 mod routes;
 mod scale;
 mod sources;
+mod trouble;
 
 const LDS: ResourceType = ResourceType::Listener;
 const RDS: ResourceType = ResourceType::RouteConfig;
@@ -170,9 +172,21 @@ impl World {
         self.update(resource_type, name, Update::Confirmed(provenance));
     }
 
+    /// No server can be reached.
     fn fail(&mut self, resource_type: ResourceType, name: &str) {
         let error = self.error(resource_type, name);
         self.update(resource_type, name, Update::Failed(error));
+    }
+
+    /// A server that is alive says that there is no such thing.
+    fn deny(&mut self, resource_type: ResourceType, name: &str) {
+        let kind = ErrorKind::DoesNotExist { after: seconds(15) };
+        self.fail_with(resource_type, name, kind);
+    }
+
+    fn fail_with(&mut self, resource_type: ResourceType, name: &str, kind: ErrorKind) {
+        let error = ResourceError { kind, ..(*self.error(resource_type, name)).clone() };
+        self.update(resource_type, name, Update::Failed(Arc::new(error)));
     }
 
     fn ambient(&mut self, resource_type: ResourceType, name: &str) {

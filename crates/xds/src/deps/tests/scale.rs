@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::deps::config::ClusterResult;
+use crate::deps::graph::steps_taken;
 
 #[test]
 fn one_change_among_ten_thousand_clusters_touches_one() {
@@ -66,6 +68,66 @@ fn an_aggregate_of_ten_thousand_leaves_is_listed_once() {
     assert!(Arc::ptr_eq(&agg, world.cluster_config("agg")));
 }
 
+#[test]
+fn one_changed_aggregate_costs_its_ancestors_and_no_more() {
+    // Two layers of k aggregates, each of all k below: k * k names in each layer. A change of one below concerns all k
+    // above, which name k each: work in proportion to the names, and not to the ways through them, which are k * k * k.
+    for (k, index) in [(50, 0), (50, 1), (200, 0), (200, 199)] {
+        let layer = |letter: &str| (0..k).map(|n| format!("{letter}{n}")).collect::<Vec<_>>();
+        let (upper, lower, leaves) = (layer("u"), layer("v"), layer("w"));
+        let (u, v, w): (Vec<&str>, Vec<&str>, Vec<&str>) = (
+            upper.iter().map(String::as_str).collect(),
+            lower.iter().map(String::as_str).collect(),
+            leaves.iter().map(String::as_str).collect(),
+        );
+        let mut world = World::routed(&u);
+        let start = steps_taken();
+        world.together(|world| u.iter().for_each(|name| world.aggregate(name, &v)));
+        world.together(|world| v.iter().for_each(|name| world.aggregate(name, &w)));
+        world.together(|world| w.iter().for_each(|name| world.eds(name)));
+        world.together(|world| w.iter().for_each(|name| world.endpoints(name, &[1])));
+        let names = (k * k) as u64;
+        let words = k as u64 / 64 + 2;
+        let first = steps_taken() - start;
+        assert!(first <= names * (2 * words + 8), "{first} steps for two layers of {names} names");
+
+        let mut fewer = w.clone();
+        fewer.swap(0, 1);
+        fewer.pop();
+        let start = steps_taken();
+        world.aggregate(v[index], &fewer);
+        let one = steps_taken() - start;
+        assert!(one <= names * (words + 4), "{one} steps for one change below {names} names");
+        assert!(
+            matches!(&world.cluster_config(u[0]).children, ClusterChildren::Aggregate(leaves) if leaves.len() == k)
+        );
+
+        // Of endpoints no list knows anything.
+        let start = steps_taken();
+        world.endpoints("w3", &[7]);
+        assert_eq!(steps_taken(), start);
+    }
+}
+
+#[test]
+fn an_aggregate_in_force_that_moves_to_ten_thousand_leaves_is_not_listed_for_each() {
+    let names: Vec<String> = (0..10_000).map(|index| format!("c{index}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = World::routed(&["agg"]);
+    world.aggregate("agg", &["a"]);
+    world.eds("a");
+    world.endpoints("a", &[1]);
+    world.aggregate("agg", &names);
+    let start = steps_taken();
+    for name in &names {
+        world.eds(name);
+        world.endpoints(name, &[1]);
+    }
+    let ClusterChildren::Aggregate(leaves) = &world.cluster_config("agg").children else { panic!("an aggregate") };
+    assert_eq!(leaves.len(), 10_000);
+    assert!(steps_taken() - start < 50_000, "{} steps", steps_taken() - start);
+}
+
 /// A control plane that answers every watch with what it has.
 #[derive(Clone, Default)]
 struct Plane {
@@ -89,6 +151,56 @@ impl Plane {
             }
             delivered.retain(|key| world.watched.contains(key));
         }
+    }
+}
+
+impl Plane {
+    /// The naive answer to what a configuration in force needs: what its clusters are made of now, and what they would be
+    /// made of next.
+    fn needed_in_force(&self, world: &World) -> BTreeSet<ResourceKey> {
+        let Some(Ok(config)) = &world.config else { return BTreeSet::new() };
+        let mut alone = World::new();
+        config.clusters.keys().for_each(|name| alone.subscribe(name));
+        self.serve(&mut alone);
+        let mut needed = alone.watched;
+        if let RouteSource::Rds(name) = &config.listener.routes {
+            needed.insert(ResourceKey { resource_type: RDS, name: name.as_str().into() });
+        }
+        let key = |resource_type, name: &str| ResourceKey { resource_type, name: name.into() };
+        let collections = |endpoints: &Endpoints| {
+            let localities = endpoints.priorities.iter().flat_map(|priority| &priority.localities);
+            let names = localities.filter_map(|locality| match &locality.source {
+                EndpointSource::Inline(_) => None,
+                EndpointSource::Collection(name) => Some(key(LEDS, name)),
+            });
+            names.collect::<Vec<_>>()
+        };
+        for (name, cluster) in config.clusters.iter().filter_map(|(name, result)| Some((name, result.as_ref().ok()?))) {
+            let (Some(eds), ClusterChildren::Endpoints(Some(resolved))) =
+                (cluster.cluster.eds_resource_name(name), &cluster.children)
+            else {
+                continue;
+            };
+            needed.extend(collections(&resolved.endpoints));
+            needed.insert(key(EDS, eds));
+            if let Some(Update::Changed(Resource::Endpoints(newest), _)) = self.resources.get(&key(EDS, eds)) {
+                needed.extend(collections(newest));
+            }
+        }
+        needed
+    }
+
+    /// A configuration without routes that subscribes to `clusters`.
+    fn on_its_own(&self, clusters: &BTreeMap<Arc<str>, ClusterResult>) -> Arc<XdsConfig> {
+        let mut world = World::new();
+        clusters.keys().for_each(|name| world.subscribe(name));
+        world.inline(&[]);
+        let mut plane = self.clone();
+        plane.resources.remove(&ResourceKey { resource_type: LDS, name: "l".into() });
+        plane.serve(&mut world);
+        let mut config = (**world.config()).clone();
+        config.clusters.retain(|name, _| clusters.contains_key(name));
+        Arc::new(config)
     }
 }
 
@@ -126,7 +238,8 @@ proptest! {
                 }
                 1 if how % 4 == 0 => {
                     let key = ResourceKey { resource_type: CDS, name: name.as_str().into() };
-                    (key, Update::Failed(world.error(CDS, &name)))
+                    let error = ResourceError { kind: ErrorKind::Deleted, ..(*world.error(CDS, &name)).clone() };
+                    (key, Update::Failed(Arc::new(error)))
                 }
                 1 => update(kind(ClusterKind::Eds { service_name: Some(cluster_name(how)) })),
                 2 if !chosen.is_empty() => update(kind(ClusterKind::Aggregate { clusters: chosen })),
@@ -159,7 +272,15 @@ proptest! {
             fresh.subscribe(name);
         }
         plane.serve(&mut fresh);
-        prop_assert_eq!(&world.watched, &fresh.watched);
+        let mut needed = fresh.watched.clone();
+        needed.extend(plane.needed_in_force(&world));
+        prop_assert_eq!(&world.watched, &needed);
+        if let Some(Ok(config)) = &world.config {
+            // The clusters in force, each on its own: what is complete of them is in force.
+            for (name, result) in &plane.on_its_own(&config.clusters).clusters {
+                prop_assert_eq!(&config.clusters[name], result);
+            }
+        }
         if let Some(Ok(expected)) = &fresh.config {
             let all_there = subscribed.iter().all(|name| expected.clusters.contains_key(name.as_str()));
             if all_there {

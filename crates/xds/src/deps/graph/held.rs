@@ -1,0 +1,153 @@
+//! What the configuration in force needs of a cluster while something newer is incomplete or not published yet.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use super::{Context, Graph, Node, Origin, Shape, collections_of, names_of_collections};
+use crate::deps::Action;
+use crate::deps::config::{ClusterChildren, ClusterResult};
+use crate::deps::dns::DnsName;
+use crate::deps::sources::Source;
+use crate::deps::watch::{Name, State, Watched, key};
+use crate::resource::{Cluster, Endpoints};
+
+/// What a cluster in force was made of, as far as it is to be followed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Held {
+    /// The endpoints that the cluster named. Newer ones are taken over as soon as their collections are there.
+    Eds {
+        cluster: Arc<Cluster>,
+        endpoints: Name,
+        /// Those in force.
+        value: Arc<Endpoints>,
+        /// The collections of those in force, and of the newest.
+        collections: BTreeMap<Arc<str>, Name>,
+    },
+    /// The addresses of a name.
+    Dns { cluster: Arc<Cluster>, name: DnsName },
+    /// The leaves that were listed; each of them goes its own way.
+    Leaves(Vec<Arc<str>>),
+}
+
+impl Graph {
+    /// What `node`, which is about to need something else, must hold on to. What it holds already is older, and in force.
+    pub(super) fn what_to_hold(&self, cx: &Context<'_>, name: &str, node: &Node) -> Option<Box<Held>> {
+        if node.held.is_some() {
+            return node.held.clone();
+        }
+        let in_force = cx.in_force?.get(name)?.as_ref().ok()?;
+        let cluster = in_force.cluster.clone();
+        Some(Box::new(match (&in_force.children, &node.shape) {
+            (ClusterChildren::Endpoints(Some(resolved)), Shape::Eds { endpoints, .. }) => Held::Eds {
+                cluster,
+                endpoints: endpoints.clone(),
+                value: resolved.endpoints.clone(),
+                collections: BTreeMap::new(), // Filled in by `follow_held`.
+            },
+            (ClusterChildren::Endpoints(Some(_)), Shape::Dns(name)) => Held::Dns { cluster, name: name.clone() },
+            (ClusterChildren::Aggregate(leaves), Shape::Aggregate(_)) => Held::Leaves(leaves.clone()),
+            _ => return None,
+        }))
+    }
+
+    /// Finds out which collections the endpoints that `node` holds on to need now, and acquires them.
+    pub(super) fn follow_held(
+        &mut self,
+        cx: &Context<'_>,
+        name: &Arc<str>,
+        node: &mut Node,
+        out: &mut VecDeque<Action>,
+    ) {
+        let Some(Held::Eds { endpoints, value, collections, .. }) = node.held.as_deref_mut() else { return };
+        *collections = collections_of(cx, value);
+        let newest = self.endpoints.get(&endpoints.canonical).and_then(Watched::value);
+        collections.extend(newest.map_or_else(BTreeMap::new, |newest| collections_of(cx, newest)));
+        for collection in collections.values() {
+            self.collections.acquire(collection, name, out);
+        }
+    }
+
+    /// Builds what is in force of a cluster from what it holds on to. `why` it is still in force is noted.
+    pub(super) fn build_held(
+        &mut self,
+        cx: &Context<'_>,
+        name: &Arc<str>,
+        why: Option<String>,
+        sources: &mut Vec<Source>,
+    ) -> Option<ClusterResult> {
+        let mut notes: Vec<_> = why.into_iter().collect();
+        match self.nodes.get(name)?.held.as_deref()? {
+            Held::Leaves(_) => None,
+            Held::Dns { cluster, name: dns } => {
+                let lookup = self.lookups.get(dns)?;
+                notes.extend(lookup.failure.iter().map(|why| format!("DNS resolution failed for {dns}: {why}")));
+                self.ok(cx, name, cluster, ClusterChildren::Endpoints(lookup.answer.clone()), notes)
+            }
+            Held::Eds { cluster, endpoints, value, collections } => {
+                let watched = self.endpoints.get(&endpoints.canonical)?;
+                if let State::Failed(error) = &watched.state {
+                    notes.push(error.to_string());
+                    return self.ok(cx, name, cluster, ClusterChildren::Endpoints(None), notes);
+                }
+                notes.extend(watched.ambient.iter().map(ToString::to_string));
+                let before = self.resolved_in_force(cx, name);
+                let mut taken_over = None;
+                for candidate in watched.value().into_iter().chain([value]) {
+                    let named: BTreeSet<_> = names_of_collections(candidate).collect();
+                    let named = collections.iter().filter(|(as_written, _)| named.contains(&***as_written));
+                    let (mut new_notes, mut new_sources) = (Vec::new(), Vec::new());
+                    let joined = self.join(candidate, named, before, &mut new_notes, &mut new_sources);
+                    if let Some((resolved, false)) = joined {
+                        taken_over = Some((candidate.clone(), resolved));
+                        notes.append(&mut new_notes);
+                        sources.extend(watched.source());
+                        sources.append(&mut new_sources);
+                        break;
+                    }
+                }
+                let (taken_over, resolved) = taken_over?;
+                let is_new = *value != taken_over;
+                let emptiness = resolved.emptiness();
+                notes.extend(emptiness.map(|what| format!("{} {what}", key::<Endpoints>(&endpoints.canonical))));
+                let children = ClusterChildren::Endpoints(Some(Arc::new(resolved)));
+                let result = self.ok(cx, name, cluster, children, notes);
+                if is_new
+                    && let Some(Held::Eds { value, .. }) =
+                        self.nodes.get_mut(name).and_then(|node| node.held.as_deref_mut())
+                {
+                    *value = taken_over;
+                    self.unread.insert(name.clone()); // Its collections may be others.
+                }
+                result
+            }
+        }
+    }
+
+    /// Lets go of what nodes hold on to that are complete: what they come to now is about to be in force.
+    pub(super) fn let_go_of_settled(&mut self) {
+        let is_settled = |name: &Arc<str>| self.nodes.get(name).is_none_or(|node| node.settled);
+        let settled: Vec<_> = self.holding.iter().filter(|name| is_settled(name)).cloned().collect();
+        for name in settled {
+            self.holding.remove(&name);
+            let Some(node) = self.nodes.get_mut(&name) else { continue };
+            let new = Node { held: None, ..(**node).clone() };
+            let old = std::mem::replace(&mut **node, new.clone());
+            self.release(&name, &old.needs(), &new.needs());
+            self.holds_stale = true;
+        }
+    }
+
+    /// Makes the clusters of the routes in force, and the leaves that aggregates hold on to, the roots of what is in force.
+    pub(super) fn root_what_is_held(&mut self, cx: &Context<'_>, out: &mut VecDeque<Action>) {
+        if !std::mem::take(&mut self.holds_stale) {
+            return;
+        }
+        let mut roots = self.in_force.clone();
+        for name in &self.holding {
+            if let Some(Held::Leaves(leaves)) = self.nodes.get(name).and_then(|node| node.held.as_deref()) {
+                roots.extend(leaves.iter().cloned());
+            }
+        }
+        self.set_roots(cx, Origin::InForce, roots, out);
+    }
+}
