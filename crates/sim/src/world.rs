@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
-use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Decision, Input, Listeners, Rpc, Snapshot};
+use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Decision, Ending, Input, Listeners, Rpc, Snapshot};
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::client::{self, CloseCause, Report, StreamId};
 use mainstay_xds::deps::DnsName;
@@ -494,7 +494,18 @@ impl World {
     }
 
     fn end_rpc(&mut self) {
-        self.rpcs.pop_front();
+        if let Some((_, listeners)) = self.rpcs.pop_front()
+            && let Some(listeners) = Arc::into_inner(listeners)
+        {
+            listeners.end(Ending { code: 0, trailers: None });
+        }
+    }
+
+    /// Every RPC ends well.
+    fn end_rpcs(&mut self) {
+        while !self.rpcs.is_empty() {
+            self.end_rpc();
+        }
     }
 
     /// Checks what RPCs would see right now.
@@ -510,11 +521,11 @@ impl World {
         for path in [path_of(0), path_of(1)] {
             self.stats.rpcs += 1;
             let decision = self.snapshot.decide(Rpc { path, headers: &headers }, choose);
-            if let Decision::Send(to) = &decision {
-                self.stats.rpcs_sent += 1;
-                self.loads.picked(&to.origin.cluster);
-            }
             traffic::check(path, &decision, in_force, &self.recent, &self.shell, grain)?;
+            if let Decision::Send(to) = decision {
+                self.stats.rpcs_sent += 1;
+                to.listeners.withdraw(); // It was only a question.
+            }
         }
         let counted: u32 = self.shell.counters.values().map(|counter| counter.in_flight()).sum();
         let in_flight = self.rpcs.len();

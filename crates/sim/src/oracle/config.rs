@@ -140,11 +140,12 @@ impl ConfigOracle {
             let last = switches.iter().copied().max().unwrap_or(since);
             let in_force = self.compare(expected, true, shown, picture);
             if in_force.is_ok() {
-                return Invariant::Config.holds(view.now.since(first) >= self.bound, || {
+                let is_old = self.picture.as_ref().zip(picture).is_some_and(|(before, now)| Arc::ptr_eq(before, now));
+                return Invariant::Config.holds(is_old || view.now.since(first) >= self.bound, || {
                     "a mixture of servers is in force before the bound".to_owned()
                 });
             }
-            if view.now.since(since.max(last)) > self.bound {
+            if view.now.since(since.max(last)) > self.bound && !oracle.is_asleep() {
                 return in_force;
             }
         }
@@ -256,7 +257,11 @@ impl ConfigOracle {
 
 impl Part {
     fn is_usable(&self) -> bool {
-        !matches!(self, Self::Failed | Self::Leaf(_, None))
+        match self {
+            Self::Failed | Self::Leaf(_, None) => false,
+            Self::Leaf(_, Some(priorities)) => priorities.iter().flatten().any(|(_, endpoints)| !endpoints.is_empty()),
+            Self::Group(_) => true,
+        }
     }
 }
 

@@ -187,6 +187,11 @@ impl Oracle {
         self.asleep = true;
     }
 
+    /// Whether our process has not yet had the time to do what was due while it was stopped.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep
+    }
+
     /// What is due is done.
     pub(crate) fn timers_ran(&mut self) {
         self.asleep = false;

@@ -224,7 +224,7 @@ impl World {
             Invariant::Breaker.holds(sent == limit, || {
                 format!("{}: {sent} RPCs at a time in round {round}, and {limit} are allowed", leaf.path)
             })?;
-            self.rpcs.clear();
+            self.end_rpcs();
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ impl World {
         self.note(|_| "everything works again".to_owned());
         (0..self.planes.len()).for_each(|index| self.heal(index));
         self.shell.down.clear();
-        self.rpcs.clear();
+        self.end_rpcs();
         (self.faults_left, self.delays_left, self.backend_faults_left) = (0, 0, 0);
         let end = self.now + CONVERGENCE;
         for _ in 0..MAX_CONVERGENCE_STEPS {
@@ -59,7 +59,7 @@ impl World {
     /// If something is left.
     pub fn shut_down(mut self, choose: &mut dyn Choose) -> Result<(Stats, Vec<String>), Violation> {
         self.note(|_| "the channel is dropped".to_owned());
-        self.rpcs.clear();
+        self.end_rpcs();
         let mut cx = Context { now: self.now, choose, host: &mut self.shell };
         self.core.shut_down(&mut cx);
         while let Some(action) = self.core.poll_action() {
