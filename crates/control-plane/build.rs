@@ -16,16 +16,23 @@ fn main() {
     println!("cargo::rerun-if-changed={}", descriptors.display());
 }
 
-/// When this crate is itself a downloaded or vendored package, envoy-types lies next to it.
+/// When this crate is itself a downloaded or vendored package, envoy-types lies next to it, perhaps in several versions.
 fn beside(manifest_dir: &Path) -> Option<PathBuf> {
-    let packages = fs::read_dir(manifest_dir.parent()?).ok()?;
-    let mut found: Vec<PathBuf> = packages
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("envoy-types")))
-        .filter(|path| path.join("src/generated/types.bin").is_file())
-        .collect();
-    found.sort();
-    found.pop()
+    let packages = manifest_dir.parent()?;
+    let vendored = packages.join("envoy-types");
+    let exact = locked_version().map(|version| packages.join(format!("envoy-types-{version}")));
+    [exact, Some(vendored)].into_iter().flatten().find(|package| package.join("src/generated/types.bin").is_file())
+}
+
+/// The version of envoy-types in the lock file of whoever builds: it lies above the directory we build into.
+fn locked_version() -> Option<String> {
+    let out_dir = PathBuf::from(env::var_os("OUT_DIR")?);
+    let lock = out_dir.ancestors().map(|directory| directory.join("Cargo.lock")).find(|lock| lock.is_file())?;
+    println!("cargo::rerun-if-changed={}", lock.display());
+    let text = fs::read_to_string(lock).ok()?;
+    let (_, package) = text.split_once("name = \"envoy-types\"")?;
+    let (_, version) = package.split_once("version = \"")?;
+    Some(version.split_once('"')?.0.to_owned())
 }
 
 /// Inside a workspace cargo knows where it is.
@@ -36,9 +43,19 @@ fn from_metadata(manifest_dir: &Path) -> PathBuf {
         // Another version of envoy-types is another lock file.
         println!("cargo::rerun-if-changed={root}/Cargo.lock");
     }
-    let packages = metadata["packages"].as_array().expect("cargo metadata lists packages");
-    let package =
-        packages.iter().find(|package| package["name"] == "envoy-types").expect("envoy-types is a dependency");
+    let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
+    let packages = list(&metadata["packages"]);
+    let id_of = |manifest: PathBuf| {
+        let is_it = |package: &&serde_json::Value| package["manifest_path"].as_str().map(Path::new) == Some(&manifest);
+        packages.iter().find(is_it).map(|package| package["id"].clone())
+    };
+    let this = id_of(manifest_dir.join("Cargo.toml"));
+    let node = list(&metadata["resolve"]["nodes"]).into_iter().find(|node| Some(&node["id"]) == this.as_ref());
+    let dependencies = node.map(|node| list(&node["deps"])).unwrap_or_default();
+    // A dependency graph may hold several versions; ours is the one that this package was resolved to.
+    let ours = dependencies.iter().find(|dependency| dependency["name"] == "envoy_types");
+    let ours = ours.map(|dependency| &dependency["pkg"]).expect("envoy-types is a dependency");
+    let package = packages.iter().find(|package| package["id"] == *ours).expect("every dependency is a package");
     let manifest = package["manifest_path"].as_str().expect("every package has a manifest");
     Path::new(manifest).parent().expect("a manifest lies in a directory").to_owned()
 }

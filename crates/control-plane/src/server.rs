@@ -19,13 +19,15 @@ use crate::faults::Faults;
 use crate::load::{LoadRequest, LoadTotals};
 use crate::server::connection::Connection;
 use crate::server::lrs::Lrs;
-use crate::server::service::{Ads, Command, Streams};
+use crate::server::service::Ads;
+use crate::server::streams::{Command, Streams};
 use crate::store::ControlPlane;
 
 mod connection;
 mod lrs;
 mod service;
 mod stream;
+mod streams;
 
 impl ControlPlane {
     /// Serves this control plane on an address; port 0 lets the system choose one, which [`Server::addr`] tells.

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// RPCs in flight: to one {cluster, EDS service name}, shared by every channel of the process, or to one endpoint of a
 /// policy.
 ///
-/// Two counters are always equal: how many RPCs happen to run is no part of the state of a policy.
+/// Two counters are equal if they are the same one: how many RPCs happen to run is no part of the state of a policy, but
+/// where they are counted is.
 #[derive(Debug, Default)]
 pub struct Counter {
     in_flight: AtomicU32,
@@ -52,8 +53,8 @@ impl Drop for InFlight {
 }
 
 impl PartialEq for Counter {
-    fn eq(&self, _: &Self) -> bool {
-        true
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
     }
 }
 

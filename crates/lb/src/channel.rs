@@ -102,10 +102,11 @@ enum Pending {
     Report(Report),
 }
 
-/// Passes requests on to the shell, and keeps the one that is answered inside.
+/// Passes requests on to the shell, and keeps what is answered or told by the channel itself.
 struct InnerHost<'a, H> {
     shell: &'a mut H,
     reresolve: &'a mut bool,
+    actions: &'a mut VecDeque<Pending>,
 }
 
 // === impl ChannelCore ===
@@ -137,6 +138,13 @@ impl<S: Subchannel> ChannelCore<S> {
             deps_deadline: None,
             reresolve: false,
         }
+    }
+
+    /// See [`Tree::with_required_security`].
+    #[must_use]
+    pub fn with_required_security(mut self, required: bool) -> Self {
+        self.tree = self.tree.with_required_security(required);
+        self
     }
 
     /// See [`Tree::with_warm_switching`].
@@ -322,7 +330,7 @@ impl<S: Subchannel> ChannelCore<S> {
         cx: &mut Context<'_, H>,
         act: impl FnOnce(&mut Tree<S>, &mut Context<'_, InnerHost<'_, H>>),
     ) {
-        let mut host = InnerHost { shell: &mut *cx.host, reresolve: &mut self.reresolve };
+        let mut host = InnerHost { shell: &mut *cx.host, reresolve: &mut self.reresolve, actions: &mut self.actions };
         act(&mut self.tree, &mut Context { now: cx.now, choose: &mut *cx.choose, host: &mut host });
     }
 }
@@ -359,6 +367,9 @@ impl<H: Host> Host for InnerHost<'_, H> {
     }
 
     fn observe(&mut self, observation: &Observation) {
+        if let Observation::SecurityIgnored { cluster } = observation {
+            self.actions.push_back(Pending::Report(Report::SecurityIgnored(Arc::clone(cluster))));
+        }
         self.shell.observe(observation);
     }
 }

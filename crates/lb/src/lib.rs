@@ -12,6 +12,7 @@
 mod breaker;
 mod calls;
 mod channel;
+mod draws;
 mod filters;
 mod index;
 mod listeners;

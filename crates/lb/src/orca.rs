@@ -7,10 +7,9 @@ use std::sync::{Arc, Weak};
 use http::HeaderMap;
 use mainstay_xds::orca::{ORCA_TRAILER, OrcaLoadReport};
 use mainstay_xds::resource::lb_policy::{Metric, Weighing};
-use prost::Message;
 
-/// The weight that the reports of one endpoint give it. Any two are equal: what endpoints say is no part of the state
-/// of a policy before it has looked.
+/// The weight that the reports of one endpoint give it. Two are equal if they are the same one: what endpoints say is no
+/// part of the state of a policy before it has looked, but whom they say it to is.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     weighing: Weighing,
@@ -65,7 +64,7 @@ impl LoadSink {
     /// Takes in an encoded `OrcaLoadReport`.
     pub fn report(&self, bytes: &[u8]) {
         if let Some(reports) = self.0.upgrade()
-            && let Ok(report) = OrcaLoadReport::decode(bytes)
+            && let Some(report) = OrcaLoadReport::read(bytes)
         {
             reports.weigh(&report);
         }
@@ -104,8 +103,8 @@ fn utilization(report: &OrcaLoadReport, metrics: &[Metric]) -> f64 {
 }
 
 impl PartialEq for Reports {
-    fn eq(&self, _: &Self) -> bool {
-        true
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
     }
 }
 
@@ -116,8 +115,8 @@ impl Hash for Reports {
 }
 
 impl PartialEq for LoadSink {
-    fn eq(&self, _: &Self) -> bool {
-        true
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
     }
 }
 
@@ -132,6 +131,8 @@ pub(crate) mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD_NO_PAD;
     use mainstay_xds::resource::lb_policy::Penalty;
+    use proptest::prelude::*;
+    use prost::Message as _;
 
     use super::*;
 
@@ -188,6 +189,40 @@ pub(crate) mod tests {
         assert_eq!(read(&base64(&bytes)), (1, 200.0), "L-109");
         reports.read_trailers(&HeaderMap::new());
         assert_eq!(reports.latest(), (1, 200.0));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_reported_a_weight_is_a_positive_number(
+            numbers in prop::collection::vec(any_number(), 8),
+            penalty in prop::sample::select(vec![0.0, 1.0, f32::MAX]),
+        ) {
+            let names = ["qps", "eps", "app", "cpu", "mem", "named.x", "util.x", "util.y"];
+            let fields: Vec<(&str, f64)> = names.into_iter().zip(numbers).collect();
+            let penalty = Penalty::new(penalty).expect("a penalty");
+            for metrics in [&[][..], &["named_metrics.x", "utilization.x"]] {
+                let reports = Arc::new(Reports::new(&Weighing { error_utilization_penalty: penalty, ..weighing(metrics) }));
+                LoadSink::new(&reports).report(&encode(&fields));
+                let (count, weight) = reports.latest();
+                prop_assert!(count == 0 || (weight.is_finite() && weight > 0.0), "{}", weight);
+            }
+        }
+
+        #[test]
+        fn whatever_comes_as_a_report_is_read_or_not(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let reports = Arc::new(Reports::new(&weighing(&["named_metrics.x"])));
+            LoadSink::new(&reports).report(&bytes);
+            for value in [http::HeaderValue::from_bytes(&bytes).ok(), base64(&bytes).parse().ok()].into_iter().flatten() {
+                reports.read_trailers(&HeaderMap::from_iter([(http::HeaderName::from_static(ORCA_TRAILER), value)]));
+            }
+            prop_assert!(reports.latest().1.is_finite());
+        }
+    }
+
+    /// The odd ones more often than by chance.
+    pub(crate) fn any_number() -> impl Strategy<Value = f64> {
+        let odd = [0.0, -0.0, 1.0, -1.0, 1e308, -1e308, f64::MIN_POSITIVE, 5e-324, f64::NAN, f64::INFINITY];
+        prop_oneof![prop::sample::select(odd.to_vec()), any::<f64>(), 0.0..1e6]
     }
 
     fn weight(fields: &[(&str, f64)], metrics: &[&str]) -> Option<f64> {

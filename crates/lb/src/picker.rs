@@ -17,7 +17,7 @@ use crate::policy::Address;
 use crate::policy::override_host::Used;
 use crate::request_hash::{HashSteps, random_hash};
 use crate::session::{Session, SessionPick};
-use crate::snapshot::{Outlook, Wake};
+use crate::snapshot::{Outlook, PickDraws, Wake};
 use crate::timers::Owner;
 use crate::tree::Subchannel;
 
@@ -84,8 +84,6 @@ pub(crate) struct Weighted<S> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClusterPicker<S> {
     pub(crate) name: Arc<str>,
-    /// With the name, what the counter belongs to: it tells counters apart, which are all equal.
-    pub(crate) eds_service: Arc<str>,
     pub(crate) note: Arc<str>,
     pub(crate) drops: Arc<[DropCategory]>,
     pub(crate) max_requests: u32,
@@ -139,6 +137,8 @@ pub(crate) struct PickArgs<'a> {
     pub(crate) headers: &'a HeaderMap,
     /// The request hash, as soon as someone has asked for it.
     hash: &'a mut Option<u64>,
+    /// What chance said before.
+    pub(crate) draws: &'a mut PickDraws,
     hash_steps: Option<&'a HashSteps>,
     channel_id: u64,
     /// What is to be woken although the RPC is sent elsewhere.
@@ -170,8 +170,13 @@ pub(crate) struct Reason<'a, S> {
 }
 
 impl<'a> PickArgs<'a> {
-    pub(crate) fn new(choose: &'a mut dyn Choose, headers: &'a HeaderMap, hash: &'a mut Option<u64>) -> Self {
-        Self { choose, headers, hash, hash_steps: None, channel_id: 0, wake: None, session: None }
+    pub(crate) fn new(
+        choose: &'a mut dyn Choose,
+        headers: &'a HeaderMap,
+        hash: &'a mut Option<u64>,
+        draws: &'a mut PickDraws,
+    ) -> Self {
+        Self { choose, headers, hash, draws, hash_steps: None, channel_id: 0, wake: None, session: None }
     }
 
     /// With how requests are hashed.
@@ -290,7 +295,7 @@ impl<S: Subchannel> Weighted<S> {
         if total == 0 {
             return Pick::lost();
         }
-        let draw = args.choose.choose(total);
+        let draw = args.draws.locality.once(args.choose).choose(total);
         let start = self.entries.partition_point(|(sum, _)| *sum <= draw);
         let (before, after) = self.entries.split_at(start);
         // Normally the first; the others only if every connection of that one died since.
@@ -347,8 +352,9 @@ impl<S> SessionHost<S> {
 impl<S: Subchannel> ClusterPicker<S> {
     /// Drops, then the circuit breaker, then the child (L-85).
     fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
+        let mut chance = args.draws.drops.once(args.choose);
         for (place, drop) in self.drops.iter().enumerate() {
-            if drop.per_million > 0 && args.choose.choose(MILLION) < u64::from(drop.per_million) {
+            if drop.per_million > 0 && chance.choose(MILLION) < u64::from(drop.per_million) {
                 if let Some(load) = &self.load {
                     load.count_drop(place);
                 }

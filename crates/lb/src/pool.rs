@@ -5,13 +5,12 @@
 //! of its connections and takes them back without one being closed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::index::Index;
 use crate::orca::LoadSink;
-use crate::policy::{Address, State};
+use crate::policy::{Address, Identity, State};
 use crate::timers::Owner;
 use crate::tree::{Connectivity, Host, Subchannel, SubchannelId};
 
@@ -143,6 +142,13 @@ impl Pool {
         let at = self.by_address.find(&Some(address.identity()), identity_at(&self.places))?;
         let place = self.places.get(at as usize)?;
         place.users.as_slice().iter().any(|user| user.owner.cluster == cluster).then(|| id(at, place))
+    }
+
+    /// Who uses the subchannel for `address`.
+    pub(crate) fn users(&self, address: &Address) -> impl Iterator<Item = Owner> {
+        let at = self.by_address.find(&Some(address.identity()), identity_at(&self.places));
+        let place = at.and_then(|at| self.places.get(at as usize));
+        place.into_iter().flat_map(|place| place.users.as_slice()).map(|user| user.owner)
     }
 
     /// Why the last attempt to connect failed, with the address.
@@ -321,7 +327,7 @@ impl Users {
 }
 
 /// Says what is at a place.
-fn identity_at<'a>(places: &'a [Place]) -> impl Fn(u32) -> Option<(SocketAddr, Option<&'a str>)> {
+fn identity_at<'a>(places: &'a [Place]) -> impl Fn(u32) -> Option<Identity<'a>> {
     |at| places.get(at as usize)?.users.address().map(Address::identity)
 }
 

@@ -82,6 +82,9 @@ impl Session {
 impl Home {
     /// Reads `address,address;cluster:name` in base64. What is not that counts as no cookie.
     fn decode(value: &str) -> Option<Self> {
+        if value.len() > MAX_COOKIE {
+            return None;
+        }
         let text = String::from_utf8(STANDARD.decode(value).ok()?).ok()?;
         let (hosts, cluster) = text.split_once(';').unwrap_or((&text, ""));
         let hosts = hosts.split(',').take(MAX_HOSTS).map(|host| host.parse().ok()).collect::<Option<_>>()?;
@@ -104,6 +107,9 @@ fn value_of<'a>(pairs: &'a str, name: &str) -> Option<&'a str> {
 
 /// What stands before the name of a cluster in a cookie (A60).
 const PREFIX: &str = "cluster:";
+
+/// Longer cookies are not ours: we make none that browsers would not keep (RFC 6265, section 6.1).
+const MAX_COOKIE: usize = 4096;
 
 /// How many addresses of a cookie are read.
 const MAX_HOSTS: usize = 32;

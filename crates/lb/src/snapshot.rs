@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderValue};
 use mainstay_xds::Choose;
 use mainstay_xds::resource::route::{ForwardAction, RetryPolicy, RouteAction};
 
+use crate::draws::Draws;
 use crate::filters::Injected;
 use crate::listeners::Listeners;
 use crate::picker::{ClusterPicker, Pick, PickArgs, Picker, Reason};
@@ -64,6 +65,19 @@ pub struct Chosen {
     filtered: bool,
     /// Once made, it stays: a random one must lead to the same endpoint again.
     hash: Option<u64>,
+    /// By which the route and its cluster were chosen.
+    of_route: Draws,
+    of_pick: PickDraws,
+}
+
+/// What chance says on the way through a picker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PickDraws {
+    /// Whether the RPC is dropped.
+    pub(crate) drops: Draws,
+    /// Which locality it goes to. Drawn anew for each attempt, but not while the RPC waits: that would lead away from
+    /// localities that take longer.
+    pub(crate) locality: Draws,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -213,11 +227,11 @@ impl<S: Subchannel> Snapshot<S> {
         if let Some(route) = chosen.route.as_deref()
             && let Some((cluster, picker)) = works.cluster(&route.cluster)
         {
-            let args = PickArgs::new(choose, rpc.headers, &mut chosen.hash);
+            let args = PickArgs::new(choose, rpc.headers, &mut chosen.hash, &mut chosen.of_pick);
             let mut args = args.of_session(route.session.as_ref(), &mut session_pick);
             return decide(cluster, picker, route.limit, route.auto_host_rewrite, &mut args);
         }
-        let (forward, place, found) = match works.route(rpc, choose) {
+        let (forward, place, found) = match works.route(rpc, &mut chosen.of_route.once(choose)) {
             Ok(found) => found,
             Err(failure) => return Decision::Drop(failure),
         };
@@ -228,7 +242,8 @@ impl<S: Subchannel> Snapshot<S> {
             return Decision::Drop(Failure::internal("route without a cluster".into()));
         };
         let limit = limit(forward.max_stream_duration.or(works.default_limit));
-        let mut args = PickArgs::new(choose, rpc.headers, &mut chosen.hash).hashed_by(found.hash, works.channel_id);
+        let args = PickArgs::new(choose, rpc.headers, &mut chosen.hash, &mut chosen.of_pick);
+        let mut args = args.hashed_by(found.hash, works.channel_id);
         if let Some(filters) = found.filters.filter(|_| !std::mem::replace(&mut chosen.filtered, true)) {
             let effects = filters.inject(rpc.headers, args.choose);
             if !effects.is_empty() {
@@ -309,7 +324,11 @@ fn decide<'a, S: Subchannel>(
     auto_host_rewrite: bool,
     args: &mut PickArgs<'_>,
 ) -> Decision<'a, S> {
-    match picker.pick(args) {
+    let pick = picker.pick(args);
+    if let Pick::Send(..) = pick {
+        args.draws.locality.clear();
+    }
+    match pick {
         Pick::Send(ready, listeners) => Decision::Send(SendTo {
             subchannel: &ready.subchannel,
             origin: ready.address.origin(),

@@ -440,6 +440,7 @@ fn cluster(name: &str, kind: ClusterKind, children: ClusterChildren) -> ClusterC
         max_requests: 1024,
         outlier_detection: None,
         tls: None,
+        http_connect: None,
         lrs_server: None,
         lrs_report_endpoint_metrics: Vec::new(),
         override_host_statuses: OverrideHostStatuses { unknown: true, healthy: true, draining: false },
@@ -490,6 +491,7 @@ fn locality(text: &str) -> LocalityEndpoints {
         locality: Arc::new(Locality { zone: name.into(), ..Locality::default() }),
         weight: weight.parse().expect("a weight"),
         source: EndpointSource::Inline(Arc::new(EndpointCollection { endpoints })),
+        proxy: None,
     }
 }
 

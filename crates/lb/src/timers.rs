@@ -24,6 +24,8 @@ pub(crate) enum TimerKind {
     Failover,
     /// priority lets go of a child that is not in use (L-68).
     Deactivation,
+    /// priority no longer has a child serve whose place an update gave to another.
+    Handover,
     /// weighted_round_robin weighs its endpoints (L-108).
     Weights,
     /// outlier_detection judges its endpoints (L-77).

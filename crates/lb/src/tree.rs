@@ -40,12 +40,14 @@ pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubchannelId(pub u64);
 
-/// What a subchannel connects to. Policies that want the same address and host name share one subchannel, wherever
+/// What a subchannel connects to. Policies that want the same address, proxy and host name share one subchannel, wherever
 /// their endpoints belong: an RPC never waits because an endpoint moved to another locality.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SubchannelSpec {
     /// The address.
     pub address: SocketAddr,
+    /// The HTTP proxy to which CONNECT is said on the way there (A86).
+    pub proxy: Option<SocketAddr>,
     /// `endpoint.hostname`, for TLS server names.
     pub hostname: Option<Arc<str>>,
     /// Where in the configuration it belongs; of a shared subchannel, where the first of those belongs that share it.
@@ -123,6 +125,12 @@ pub enum Observation {
         /// Why it stays in use all the same.
         unenforced: Option<UnenforcedReason>,
     },
+    /// A leaf cluster asks for TLS by its transport socket, and connections to its endpoints are made without regard
+    /// to that: the credentials of the channel do not follow the control plane (A29).
+    SecurityIgnored {
+        /// The leaf cluster.
+        cluster: Arc<str>,
+    },
     /// weighted_round_robin weighed the endpoints that are connected (A78).
     Weights {
         /// The leaf cluster.
@@ -188,6 +196,8 @@ pub struct Tree<S: Subchannel> {
     warm_bound: Option<Duration>,
     /// Whether RPCs may go by other routes than when [`Tree::poll_clusters_in_use`] was last called.
     rerouted: bool,
+    /// Whether clusters that ask for TLS are refused.
+    requires_security: bool,
     /// Drawn when a route first asks for it.
     channel_id: Option<u64>,
 }
@@ -238,8 +248,17 @@ impl<S: Subchannel> Tree<S> {
             warming: None,
             warm_bound: Some(warm::BOUND),
             rerouted: false,
+            requires_security: false,
             channel_id: None,
         }
+    }
+
+    /// Refuses clusters that ask for TLS by their transport socket, instead of connecting to their endpoints as the
+    /// credentials of the channel say (A29).
+    #[must_use]
+    pub fn with_required_security(mut self, required: bool) -> Self {
+        self.requires_security = required;
+        self
     }
 
     /// Puts a configuration in force, or an error in its place (L-29).
@@ -368,9 +387,9 @@ impl<S: Subchannel> Tree<S> {
             let is_known = config.clusters.contains_key(&name);
             match self.pickers.get(&name).map(|numbered| numbered.number) {
                 Some(number) if wanted || (serves && is_known) => {
-                    self.update_cluster(cx, number, CdsConfig::of(&name, &config));
+                    self.update_cluster(cx, number, CdsConfig::of(&name, &config, self.requires_security));
                 }
-                None if wanted => self.add_cluster(cx, &name, CdsConfig::of(&name, &config)),
+                None if wanted => self.add_cluster(cx, &name, CdsConfig::of(&name, &config, self.requires_security)),
                 Some(_) if serves => {} // Still in use.
                 Some(_) => self.remove_cluster(cx, &name),
                 None => {}
@@ -454,6 +473,7 @@ impl<S: Subchannel> Tree<S> {
             health: None,
             cluster,
             ignore_reresolution: false,
+            warm_bound: self.warm_bound,
             observations: &mut observations,
         };
         let result = work(&mut policy_cx, &mut self.clusters);

@@ -37,6 +37,13 @@ pub(crate) struct Held {
     pub(crate) throttle: Option<Arc<RetryThrottle>>,
 }
 
+impl Default for ResponseBody {
+    /// Nothing at all: what tonic's interceptors answer with when they refuse a request.
+    fn default() -> Self {
+        Self { incoming: None, address: (std::net::Ipv4Addr::UNSPECIFIED, 0).into(), deadline: None, held: None }
+    }
+}
+
 impl ResponseBody {
     /// Puts `response` under the deadline of its RPC.
     pub(crate) fn of(
@@ -50,11 +57,6 @@ impl ResponseBody {
         // A response without messages may have its status in the headers.
         body.read_status(&head.headers);
         http::Response::from_parts(head, body)
-    }
-
-    /// Nothing at all.
-    pub(crate) fn empty() -> Self {
-        Self { incoming: None, address: (std::net::Ipv4Addr::UNSPECIFIED, 0).into(), deadline: None, held: None }
     }
 
     /// The status is the last word: with OK the RPC has succeeded, without it it has not.

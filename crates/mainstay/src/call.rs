@@ -12,7 +12,8 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{
-    Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Listeners, PushBack, Retry, RetryThrottle, Rpc,
+    Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Listeners, Origin, PushBack, Retry, RetryThrottle,
+    Rpc,
 };
 use mainstay_xds::code_of_http_status;
 use tokio::time::{Instant, Sleep};
@@ -21,10 +22,12 @@ use tonic::{Code, Status};
 
 use crate::body::{Held, ResponseBody};
 use crate::channel::WaitForReady;
+use crate::connection::WrongName;
 use crate::deadline;
 use crate::failure;
 use crate::hub::{ClusterRef, Hub};
 use crate::ledger;
+use crate::peer::Peer;
 use crate::random::Random;
 use crate::request::{Request, RequestBody};
 use crate::telemetry::CallObserver;
@@ -33,7 +36,7 @@ use crate::telemetry::CallObserver;
 pub(crate) async fn run(
     hub: Arc<Hub>,
     settings: CallSettings,
-    request: http::Request<Body>,
+    mut request: http::Request<Body>,
 ) -> Result<http::Response<ResponseBody>, Status> {
     let timeout = deadline::requested(request.headers());
     let wait_for_ready = request.extensions().get::<WaitForReady>().map(|wait| wait.0);
@@ -50,6 +53,9 @@ pub(crate) async fn run(
         hub: &hub,
     };
     let on_channel = hub.shared.books.ledger.begin();
+    // The response takes them over, emptied: whoever reads it finds the peer there, and no new map is made for it.
+    let mut extensions = std::mem::take(request.extensions_mut());
+    extensions.clear();
     let mut request = Request::new(request);
     let mut refused = false;
     loop {
@@ -63,7 +69,7 @@ pub(crate) async fn run(
             Err(NotSent::Final(status)) if status.code() == Code::Ok => {
                 on_channel.succeed();
                 call.observer.end(Code::Ok, "");
-                return Ok(status.into_http::<Body>().map(|_| ResponseBody::empty()));
+                return Ok(status.into_http::<Body>().map(|_| ResponseBody::default()));
             }
             Err(NotSent::Final(status)) => return Err(call.fail(status)),
         };
@@ -72,7 +78,10 @@ pub(crate) async fn run(
                 Some((code, pause)) => (answer.end(code), pause),
                 None => {
                     request.commit();
-                    let Answer { response, address, timer, listeners, on_subchannel } = answer;
+                    let Answer { mut response, address, origin, timer, listeners, on_subchannel } = answer;
+                    extensions.insert(Peer::new(address, origin));
+                    extensions.extend(std::mem::take(response.extensions_mut()));
+                    *response.extensions_mut() = extensions;
                     let observer = std::mem::take(&mut call.observer);
                     let throttle = call.throttle.take();
                     let held = Held { listeners, on_channel, on_subchannel, observer, throttle };
@@ -142,6 +151,7 @@ struct Way {
     on_subchannel: ledger::Call,
     cluster: Arc<str>,
     address: SocketAddr,
+    origin: Arc<Origin>,
     set_cookie: Option<HeaderValue>,
 }
 
@@ -171,6 +181,7 @@ enum NotSent {
 struct Answer {
     response: http::Response<Incoming>,
     address: SocketAddr,
+    origin: Arc<Origin>,
     timer: Option<Pin<Box<Sleep>>>,
     listeners: Listeners,
     on_subchannel: ledger::Call,
@@ -261,13 +272,24 @@ impl Call<'_> {
         let snapshot = self.hub.shared.snapshot.load();
         match snapshot.decide_again(rpc, &mut self.chosen, &mut Random) {
             Decision::Send(to) => {
-                let Some(sender) = to.subchannel.sender() else {
-                    // It went away this very moment; the next snapshot knows.
-                    to.listeners.withdraw();
-                    return Ok(Step::Wait(Failure::unavailable(format!(
-                        "connection to {} was lost",
-                        to.subchannel.address()
-                    ))));
+                let address = to.subchannel.address();
+                let sender = match to.subchannel.sender_as(to.authority) {
+                    Some(Ok(sender)) => sender,
+                    None => {
+                        // It went away this very moment; the next snapshot knows.
+                        to.listeners.withdraw();
+                        return Ok(Step::Wait(Failure::unavailable(format!("connection to {address} was lost"))));
+                    }
+                    Some(Err(WrongName)) => {
+                        to.listeners.withdraw();
+                        let name = to.authority.unwrap_or_default();
+                        return Err(NotSent::Failed(Status::unavailable(format!(
+                            "RPC to {}: cluster {:?} asks for :authority {name:?}, and the certificate of {address} \
+                             does not have that name",
+                            self.hub.target(),
+                            to.cluster
+                        ))));
+                    }
                 };
                 for wake in to.keep.into_iter().chain(to.wake) {
                     self.hub.inspector.wake(wake);
@@ -278,7 +300,8 @@ impl Call<'_> {
                     authority: to.authority.and_then(|authority| Authority::try_from(authority).ok()),
                     deadline: self.deadline(to.limit),
                     cluster: Arc::clone(to.cluster),
-                    address: to.subchannel.address(),
+                    address,
+                    origin: Arc::clone(to.origin),
                     listeners: to.listeners,
                     on_subchannel: to.subchannel.begin(),
                     set_cookie: to.set_cookie,
@@ -308,7 +331,8 @@ impl Call<'_> {
     }
 
     async fn send(&mut self, way: Way, request: &mut Request) -> Result<Sent, Status> {
-        let Way { mut sender, authority, deadline, listeners, on_subchannel, cluster, address, set_cookie } = way;
+        let Way { mut sender, authority, deadline, listeners, on_subchannel, cluster, address, origin, set_cookie } =
+            way;
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             listeners.withdraw();
@@ -340,7 +364,7 @@ impl Call<'_> {
                 if let Some(cookie) = set_cookie {
                     response.headers_mut().append(SET_COOKIE, cookie);
                 }
-                Ok(Sent::Answered(Answer { response, address, timer, listeners, on_subchannel }))
+                Ok(Sent::Answered(Answer { response, address, origin, timer, listeners, on_subchannel }))
             }
             Err(error) if error.message().is_some() => {
                 listeners.withdraw();

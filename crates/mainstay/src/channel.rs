@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use mainstay_lb::RetryThrottle;
+use mainstay_lb::{Outlook, RetryThrottle};
 use mainstay_xds::Backoff;
 use mainstay_xds::bootstrap::{Bootstrap, BootstrapError};
 use mainstay_xds::client::ClientSettings;
@@ -63,12 +63,25 @@ pub struct ChannelBuilder {
     deps: DepsSettings,
     connect: ConnectSettings,
     warm_switching: Option<Duration>,
+    require_xds_security: bool,
     ads: AdsLimits,
     telemetry: Option<Telemetry>,
 }
 
+/// What RPCs on a channel can expect: gRPC's connectivity states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ChannelState {
+    /// There is no configuration yet, or no connection: RPCs wait.
+    Connecting,
+    /// Some cluster takes RPCs. Which one an RPC needs depends on its route.
+    Ready,
+    /// RPCs fail, unless they wait for ready.
+    TransientFailure,
+}
+
 /// Why a channel cannot be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// There is no usable bootstrap.
@@ -117,6 +130,7 @@ impl Channel {
                 enabled: true,
             },
             warm_switching: Some(Duration::from_secs(5)),
+            require_xds_security: false,
             ads: AdsLimits {
                 max_response_size: 256 << 20,
                 keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
@@ -128,6 +142,26 @@ impl Channel {
     /// The target in canonical form.
     pub fn target(&self) -> &str {
         self.hub.target()
+    }
+
+    /// What RPCs can expect right now.
+    pub fn state(&self) -> ChannelState {
+        self.hub.shared.snapshot.load().outlook().into()
+    }
+
+    /// Waits until the channel takes RPCs, however long that may be. Nobody has to: RPCs wait by themselves.
+    ///
+    /// It has the form of tower's `ServiceExt::ready`, which is done at once on this channel, so that code that calls
+    /// that one compiles and waits for what it means.
+    pub async fn ready(&mut self) -> Result<&mut Self, Status> {
+        // Listen first, then look: a snapshot that comes in between is not missed.
+        let mut published = self.hub.shared.published.subscribe();
+        while self.state() != ChannelState::Ready {
+            if published.changed().await.is_err() {
+                return Err(Status::unavailable(format!("the channel to {} has ended", self.target())));
+            }
+        }
+        Ok(self)
     }
 
     /// What the xDS side of this channel does from now on: connects, falls back, rejects, recovers.
@@ -165,6 +199,27 @@ impl Service<http::Request<Body>> for Channel {
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Channel").field("target", &self.hub.target()).finish_non_exhaustive()
+    }
+}
+
+// === impl ChannelState ===
+
+impl From<Outlook> for ChannelState {
+    fn from(outlook: Outlook) -> Self {
+        match outlook {
+            Outlook::Send => Self::Ready,
+            Outlook::Wait => Self::Connecting,
+            Outlook::Fail => Self::TransientFailure,
+        }
+    }
+}
+
+// === impl BuildError ===
+
+impl fmt::Debug for BuildError {
+    /// The text: it is what a `main` that ends with `?` prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -223,9 +278,20 @@ impl ChannelBuilder {
     }
 
     /// How long new routes may wait until the clusters that they bring in are connected, while RPCs go by the routes
-    /// before; 5 s by default. `None` lets them take effect at once, and RPCs wait for the connections.
+    /// before; 5 s by default. Endpoints that an update replaces altogether serve as long while the new ones connect.
+    /// `None` lets both take effect at once, and RPCs wait for the connections.
     pub fn warm_switching(mut self, bound: Option<Duration>) -> Self {
         self.warm_switching = bound;
+        self
+    }
+
+    /// Whether clusters are refused that ask for TLS in their `transport_socket`. No [`Credentials`] follow that yet, so
+    /// such a cluster is otherwise connected to as the credentials of the channel say, with a warning and
+    /// [`Event::SecurityIgnored`]. Off by default, as in gRPC, where credentials that are not for xDS ignore it (A29).
+    ///
+    /// [`Event::SecurityIgnored`]: crate::Event
+    pub fn require_xds_security(mut self, require: bool) -> Self {
+        self.require_xds_security = require;
         self
     }
 
@@ -265,12 +331,19 @@ impl ChannelBuilder {
     }
 
     /// First and longest pause between attempts to connect, to endpoints and to xDS servers, and between lookups that
-    /// fail; 1 s and 120 s by default.
+    /// fail; 1 s and 120 s by default, and 30 s at most for xDS servers.
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
         self.connect.backoff = Backoff::new(base, max);
         self.deps.resolution_backoff = Backoff::new(base, max);
         self.client.backoff_base = base;
         self.client.backoff_max = max;
+        self
+    }
+
+    /// A channel that lacks nothing comes back to an xDS server that it lost after a random part of this time, so that
+    /// many do not come in the same instant; 2 s by default, zero for at once.
+    pub fn reconnect_spread(mut self, spread: Duration) -> Self {
+        self.client.reconnect_spread = spread;
         self
     }
 
@@ -286,7 +359,8 @@ impl ChannelBuilder {
         self
     }
 
-    /// Treat an xDS server that says nothing for this long after a stream was opened as unreachable. Off by default.
+    /// Treat an xDS server that owes an answer and says nothing on a new stream for this long as unreachable, even if it
+    /// shows that it is alive. Off by default: one that shows no sign of life is left after about 10 s.
     pub fn silent_stream_timeout(mut self, timeout: Duration) -> Self {
         self.client.silent_stream_timeout = Some(timeout);
         self
@@ -334,6 +408,7 @@ impl ChannelBuilder {
             deps: self.deps,
             connect: self.connect,
             warm_switching: self.warm_switching,
+            require_xds_security: self.require_xds_security,
             ads: self.ads,
             telemetry: self.telemetry,
         };

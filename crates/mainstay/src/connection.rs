@@ -28,6 +28,7 @@ use mainstay_xds::Backoff;
 use tokio::runtime;
 use tokio::sync::oneshot;
 
+use crate::credentials;
 use crate::failure::{self, describe};
 use crate::http2::{self, Address, Ends, KeepAlive, Tls};
 use crate::ledger::{self, Calls, Ledger};
@@ -51,7 +52,14 @@ pub(crate) struct Socket {
     pub(crate) ends: Ends,
     /// What was in the books before it was there.
     before: Calls,
+    /// The authority that was last checked against the certificate, and whether it is the server's. Nearly always the
+    /// only one: an endpoint has one host name.
+    checked: ArcSwapOption<(Box<str>, bool)>,
 }
+
+/// The certificate of a server does not have the name of an authority.
+#[derive(Debug)]
+pub(crate) struct WrongName;
 
 /// What a connection is. Whoever wants equal ones shares one.
 #[derive(Clone, PartialEq, Eq)]
@@ -59,6 +67,8 @@ pub(crate) struct ConnectionSpec {
     /// Where its task runs: channels on different runtimes share nothing, as one may end before the other.
     pub(crate) runtime: runtime::Id,
     pub(crate) address: SocketAddr,
+    /// The HTTP proxy on the way there (A86).
+    pub(crate) proxy: Option<SocketAddr>,
     pub(crate) tls: Option<Tls>,
     pub(crate) settings: ConnectSettings,
 }
@@ -176,6 +186,15 @@ impl Connection {
         Some(self.socket.load().as_ref()?.sender.clone())
     }
 
+    /// The same for a request with an `authority` other than the channel's, which must not be sent to a server that has
+    /// not proved to have that name (A81, S-34).
+    pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<SendRequest<RequestBody>, WrongName>> {
+        let socket = self.socket.load();
+        let socket = socket.as_ref()?;
+        let is_right = authority.is_none_or(|authority| socket.is_named(authority));
+        Some(if is_right { Ok(socket.sender.clone()) } else { Err(WrongName) })
+    }
+
     /// The established connection, if there is one.
     pub(crate) fn socket(&self) -> Option<Arc<Socket>> {
         self.socket.load_full()
@@ -229,8 +248,11 @@ impl Connection {
     }
 
     async fn establish(&self) -> Result<http2::Established<RequestBody>, String> {
-        let ConnectionSpec { address, tls, settings, .. } = &self.spec;
-        let address = Address::Tcp(*address);
+        let ConnectionSpec { address, proxy, tls, settings, .. } = &self.spec;
+        let address = match *proxy {
+            None => Address::Tcp(*address),
+            Some(proxy) => Address::Proxied { proxy, endpoint: *address },
+        };
         match tokio::time::timeout(settings.timeout, http2::connect(&address, tls.as_ref(), settings.keep_alive)).await
         {
             Ok(Ok(established)) => Ok(established),
@@ -255,7 +277,8 @@ impl Connection {
     /// Drives the connection until it takes no more requests, or until nobody uses it and its RPCs are done.
     async fn carry(&self, established: http2::Established<RequestBody>, not_in_use: oneshot::Receiver<()>) {
         let http2::Established { sender, mut driver, ends, goaway } = established;
-        let socket = Socket { sender, id: ledger::new_id(), ends, before: self.ledger.calls() };
+        let socket =
+            Socket { sender, id: ledger::new_id(), ends, before: self.ledger.calls(), checked: ArcSwapOption::empty() };
         self.socket.store(Some(Arc::new(socket)));
         self.enter(Connectivity::Ready);
         tokio::select! {
@@ -271,6 +294,21 @@ impl Connection {
                 let _ = driver.await;
             }
         }
+    }
+}
+
+impl Socket {
+    /// Whether the server may be asked as `authority`: in plaintext it may be anyone.
+    fn is_named(&self, authority: &str) -> bool {
+        let Some(security) = &self.ends.security else { return true };
+        if let Some(checked) = self.checked.load().as_deref()
+            && *checked.0 == *authority
+        {
+            return checked.1;
+        }
+        let is_named = credentials::has_name(&security.certificate, authority);
+        self.checked.store(Some(Arc::new((authority.into(), is_named))));
+        is_named
     }
 }
 

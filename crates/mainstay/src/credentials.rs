@@ -4,8 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
+use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, RootCertStore};
 
 use mainstay_xds::bootstrap::{ChannelCreds, TlsConfig};
@@ -17,7 +19,7 @@ use crate::http2::Tls;
 pub struct Credentials(Option<Arc<ClientConfig>>);
 
 /// Why credentials cannot be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
     /// The system has no usable root certificates.
@@ -82,6 +84,21 @@ impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Credentials::tls" } else { "Credentials::insecure" })
     }
+}
+
+impl fmt::Debug for CredentialsError {
+    /// The text: it is what a `main` that ends with `?` prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Whether a server certificate in DER has the name of an authority. That it may be trusted was found out before.
+pub(crate) fn has_name(certificate: &[u8], authority: &str) -> bool {
+    let Ok(name) = server_name(host_of(authority)) else { return false };
+    let certificate = CertificateDer::from(certificate);
+    let parsed = ParsedCertificate::try_from(&certificate);
+    parsed.is_ok_and(|certificate| verify_server_name(&certificate, &name).is_ok())
 }
 
 /// TLS for a connection to the xDS server `host`. Files are read each time, so that new certificates are used.

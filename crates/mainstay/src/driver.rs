@@ -121,7 +121,7 @@ impl Driver {
                     self.streams.open(Service::Ads, stream, server, connect_timeout);
                 }
                 Action::Send(stream, message) => self.streams.send(Service::Ads, stream, message),
-                Action::Probe { .. } => {}
+                Action::Probe { stream, call } => self.streams.probe(stream, call),
                 Action::CloseStream(stream) => self.streams.close(Service::Ads, stream),
                 Action::Load(lrs::Action::Open { stream, server, connect_timeout }) => {
                     self.streams.open(Service::Lrs, stream, server, connect_timeout);
@@ -249,6 +249,9 @@ fn log(target: &str, report: &Report) {
         }
         Report::Recovered(authority, server) => {
             tracing::info!(target, %authority, server = server.server_uri, "returned to a preferred xDS server");
+        }
+        Report::SecurityIgnored(cluster) => {
+            tracing::warn!(target, %cluster, "cluster asks for TLS, which the channel's credentials do not follow");
         }
         other => tracing::debug!(target, report = ?other, "xDS"),
     }

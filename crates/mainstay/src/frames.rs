@@ -1,15 +1,32 @@
-//! Follows the HTTP/2 frames that a peer sends, for what hyper keeps to itself: the first one, and a GOAWAY.
+//! Follows HTTP/2 frames, for what hyper and h2 keep to themselves.
 
-/// Where in the stream of frames we are.
-#[derive(Debug)]
-pub(crate) struct Frames {
-    /// The header that is being read; of a GOAWAY also the payload up to the error code.
-    head: [u8; GOAWAY_HEAD],
+/// Where in a stream of frames we are.
+#[derive(Debug, Default)]
+pub(crate) struct Cursor {
+    header: [u8; HEADER],
+    /// Bytes of the header that are there.
     seen: usize,
-    /// Bytes until the next header.
-    skip: usize,
-    /// Whether there was a header before.
+    /// Bytes of the payload that are still to come.
+    left: usize,
+}
+
+/// A frame, by its header (RFC 9113, section 4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) kind: u8,
+    pub(crate) stream: u32,
+    pub(crate) length: usize,
+}
+
+/// Looks for what is worth knowing among the frames of a peer.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    cursor: Cursor,
+    /// Whether there was a frame before.
     begun: bool,
+    /// The payload of a GOAWAY up to the error code.
+    goaway: [u8; GOAWAY_HEAD],
+    goaway_seen: usize,
 }
 
 /// Something worth knowing.
@@ -21,54 +38,83 @@ pub(crate) enum Seen {
     GoAway(u32),
 }
 
-impl Frames {
-    pub(crate) const fn new() -> Self {
-        Self { head: [0; GOAWAY_HEAD], seen: 0, skip: 0, begun: false }
+// === impl Cursor ===
+
+impl Cursor {
+    /// Takes in the next bytes. `tell` hears of each frame when its header is complete, without payload, and of each
+    /// piece of its payload.
+    pub(crate) fn follow(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Frame, &[u8])) {
+        while !bytes.is_empty() {
+            if self.seen < HEADER {
+                let taken = (HEADER - self.seen).min(bytes.len());
+                self.header[self.seen..self.seen + taken].copy_from_slice(&bytes[..taken]);
+                self.seen += taken;
+                bytes = &bytes[taken..];
+                if self.seen < HEADER {
+                    return;
+                }
+                self.left = self.frame().length;
+                tell(self.frame(), &[]);
+            } else {
+                let (payload, rest) = bytes.split_at(self.left.min(bytes.len()));
+                self.left -= payload.len();
+                bytes = rest;
+                tell(self.frame(), payload);
+            }
+            if self.left == 0 {
+                self.seen = 0;
+            }
+        }
     }
 
-    /// Takes in the next bytes.
-    pub(crate) fn follow(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Seen)) {
-        loop {
-            let skipped = self.skip.min(bytes.len());
-            self.skip -= skipped;
-            bytes = &bytes[skipped..];
-            if bytes.is_empty() {
-                return;
-            }
-            let wanted = if self.seen < HEADER { HEADER } else { GOAWAY_HEAD };
-            let taken = (wanted - self.seen).min(bytes.len());
-            self.head[self.seen..self.seen + taken].copy_from_slice(&bytes[..taken]);
-            self.seen += taken;
-            bytes = &bytes[taken..];
-            if self.seen < wanted {
-                return;
-            }
-            // Length 3 bytes, type 1, flags 1, stream id 4 (RFC 9113, section 4.1).
-            let length = u32::from_be_bytes([0, self.head[0], self.head[1], self.head[2]]) as usize;
-            if wanted == HEADER {
-                if !std::mem::replace(&mut self.begun, true) {
-                    tell(Seen::First { settings: self.head[3] == SETTINGS && self.head[5..HEADER] == [0; 4] });
-                }
-                if self.head[3] == GOAWAY && length >= GOAWAY_HEAD - HEADER {
-                    continue; // Read on up to the code.
-                }
-                self.skip = length;
-            } else {
-                tell(Seen::GoAway(u32::from_be_bytes([self.head[13], self.head[14], self.head[15], self.head[16]])));
-                self.skip = length - (GOAWAY_HEAD - HEADER);
-            }
-            self.seen = 0;
+    /// Length 3 bytes, type 1, flags 1, stream id 4, of which the first bit means nothing.
+    fn frame(&self) -> Frame {
+        let [l0, l1, l2, kind, _, stream @ ..] = self.header;
+        Frame {
+            kind,
+            stream: u32::from_be_bytes(stream) & (u32::MAX >> 1),
+            length: u32::from_be_bytes([0, l0, l1, l2]) as usize,
         }
     }
 }
 
+// === impl Frames ===
+
+impl Frames {
+    /// Takes in the next bytes.
+    pub(crate) fn follow(&mut self, bytes: &[u8], mut tell: impl FnMut(Seen)) {
+        let Self { cursor, begun, goaway, goaway_seen } = self;
+        cursor.follow(bytes, |frame, payload| {
+            if !std::mem::replace(begun, true) {
+                tell(Seen::First { settings: frame.kind == SETTINGS && frame.stream == 0 });
+            }
+            if frame.kind != GOAWAY {
+                return;
+            }
+            if payload.is_empty() {
+                *goaway_seen = 0;
+            }
+            let taken = (GOAWAY_HEAD - *goaway_seen).min(payload.len());
+            goaway[*goaway_seen..*goaway_seen + taken].copy_from_slice(&payload[..taken]);
+            *goaway_seen += taken;
+            if taken > 0 && *goaway_seen == GOAWAY_HEAD {
+                tell(Seen::GoAway(u32::from_be_bytes([goaway[4], goaway[5], goaway[6], goaway[7]])));
+            }
+        });
+    }
+}
+
 const HEADER: usize = 9;
-/// A header, the last stream id and the error code.
-const GOAWAY_HEAD: usize = HEADER + 8;
+/// The last stream id and the error code.
+const GOAWAY_HEAD: usize = 8;
 
 // Types of frames.
-const SETTINGS: u8 = 4;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const PRIORITY: u8 = 2;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
 const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
 
 #[cfg(test)]
 mod tests {
@@ -82,7 +128,7 @@ mod tests {
         bytes.extend(frame(7, 0, &[0; 8]));
         let expected = [Seen::First { settings: true }, Seen::GoAway(11), Seen::GoAway(0)];
         for size in [1, 2, 9, 16, 17, 18, 1000] {
-            let (mut frames, mut seen) = (Frames::new(), Vec::new());
+            let (mut frames, mut seen) = (Frames::default(), Vec::new());
             bytes.chunks(size).for_each(|piece| frames.follow(piece, |what| seen.push(what)));
             assert_eq!(seen, expected, "in pieces of {size}");
         }
@@ -91,9 +137,9 @@ mod tests {
     #[test]
     fn what_is_no_http2_is_seen_at_once_and_a_short_goaway_is_passed_over() {
         let mut seen = Vec::new();
-        Frames::new().follow(b"HTTP/1.1 400 Bad Request", |what| seen.push(what));
+        Frames::default().follow(b"HTTP/1.1 400 Bad Request", |what| seen.push(what));
         assert_eq!(seen, [Seen::First { settings: false }]);
-        let (mut frames, mut seen) = (Frames::new(), Vec::new());
+        let (mut frames, mut seen) = (Frames::default(), Vec::new());
         frames.follow(&[frame(4, 1, &[]), frame(7, 0, &[1, 2, 3]), frame(6, 0, &[0; 8])].concat(), |what| {
             seen.push(what)
         });

@@ -15,17 +15,23 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tonic::Status;
 
 use crate::frames::{Frames, Seen};
+use crate::http_connect::{self, ProxyError};
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
 pub(crate) enum Address {
     Tcp(SocketAddr),
     Unix(PathBuf),
+    /// An endpoint behind an HTTP proxy (A86).
+    Proxied {
+        proxy: SocketAddr,
+        endpoint: SocketAddr,
+    },
 }
 
 /// TLS for one connection.
@@ -80,12 +86,19 @@ pub(crate) type Driver<B> = http2::Connection<Io, B, Executor>;
 pub(crate) enum ConnectError {
     #[error("{0}: {1}")]
     Connect(Address, #[source] io::Error),
+    #[error("the HTTP proxy {proxy} on the way to {endpoint} {error}")]
+    Proxy {
+        proxy: SocketAddr,
+        endpoint: SocketAddr,
+        #[source]
+        error: ProxyError,
+    },
     #[error("TLS handshake with {0} (server name {1}) failed: {2}")]
     Tls(Address, String, #[source] io::Error),
     #[error("{0} does not speak HTTP/2 over TLS: it did not choose the protocol h2")]
     Alpn(Address),
     #[error("HTTP/2 handshake with {0} failed: {1}")]
-    Http2(Address, #[source] hyper::Error),
+    Http2(Address, #[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("{0} closed the connection before it said anything: expected an HTTP/2 server")]
     Silent(Address),
     #[error("{0} broke the connection off before it said anything: {1}")]
@@ -102,37 +115,46 @@ pub(crate) async fn connect<B: Outgoing>(
     tls: Option<&Tls>,
     keep_alive: Option<KeepAlive>,
 ) -> Result<Established<B>, ConnectError> {
+    let (stream, ends) = dial(address, tls).await?;
+    handshake(stream, address, keep_alive, ends).await
+}
+
+/// A stream of bytes to `address`, secured if asked for.
+pub(crate) async fn dial(address: &Address, tls: Option<&Tls>) -> Result<(Box<dyn Stream>, Ends), ConnectError> {
     let failed = |error| ConnectError::Connect(address.clone(), error);
     match address {
         Address::Tcp(socket) => {
             let stream = TcpStream::connect(socket).await.map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
             let local = stream.local_addr().ok();
-            secure_and_greet(stream, local, tls, address, keep_alive).await
+            maybe_secure(stream, local, tls, address).await
         }
+        #[cfg(unix)]
         Address::Unix(path) => {
-            let stream = UnixStream::connect(path).await.map_err(failed)?;
-            secure_and_greet(stream, None, tls, address, keep_alive).await
+            let stream = tokio::net::UnixStream::connect(path).await.map_err(failed)?;
+            maybe_secure(stream, None, tls, address).await
+        }
+        #[cfg(not(unix))]
+        Address::Unix(_) => Err(failed(std::io::ErrorKind::Unsupported.into())),
+        Address::Proxied { proxy, endpoint } => {
+            let opened = http_connect::open(*proxy, *endpoint).await;
+            let stream = opened.map_err(|error| ConnectError::Proxy { proxy: *proxy, endpoint: *endpoint, error })?;
+            let local = stream.get_ref().local_addr().ok();
+            maybe_secure(stream, local, tls, address).await
         }
     }
 }
 
-async fn secure_and_greet<B: Outgoing>(
+async fn maybe_secure(
     stream: impl Stream + 'static,
     local: Option<SocketAddr>,
     tls: Option<&Tls>,
     address: &Address,
-    keep_alive: Option<KeepAlive>,
-) -> Result<Established<B>, ConnectError> {
-    let (stream, security): (Box<dyn Stream>, _) = match tls {
-        None => (Box::new(stream), None),
-        Some(tls) => {
-            let stream = secure(stream, tls, address).await?;
-            let security = Security::of(stream.get_ref().1);
-            (Box::new(stream), Some(security))
-        }
-    };
-    handshake(stream, address, keep_alive, Ends { local, security }).await
+) -> Result<(Box<dyn Stream>, Ends), ConnectError> {
+    let Some(tls) = tls else { return Ok((Box::new(stream), Ends { local, security: None })) };
+    let stream = secure(stream, tls, address).await?;
+    let security = Some(Security::of(stream.get_ref().1));
+    Ok((Box::new(stream), Ends { local, security }))
 }
 
 async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
@@ -157,15 +179,7 @@ async fn handshake<B: Outgoing>(
     keep_alive: Option<KeepAlive>,
     ends: Ends,
 ) -> Result<Established<B>, ConnectError> {
-    let (greeted, greeting) = oneshot::channel();
-    let goaway = Arc::new(OnceLock::new());
-    let transport = Transport {
-        stream,
-        frames: Frames::new(),
-        greeted: Some(greeted),
-        goaway: goaway.clone(),
-        write_failed: false,
-    };
+    let (transport, greeting, goaway) = Transport::over(stream);
     let io = Io(TokioIo::new(transport));
     let mut builder = http2::Builder::new(Executor);
     builder
@@ -179,25 +193,13 @@ async fn handshake<B: Outgoing>(
             .keep_alive_timeout(keep_alive.timeout)
             .keep_alive_while_idle(true);
     }
-    let http2_failed = |error| ConnectError::Http2(address.clone(), error);
-    let (sender, mut driver) = builder.handshake(io).await.map_err(http2_failed)?;
-    tokio::select! {
-        biased;
-        greeting = greeting => match greeting {
-            Ok(FirstWord::Settings) => Ok(Established { sender, driver, ends, goaway }),
-            Ok(FirstWord::Other) => Err(ConnectError::NotHttp2(address.clone())),
-            Ok(FirstWord::Error(error)) => Err(ConnectError::BrokenOff(address.clone(), error)),
-            Err(_) => Err(ConnectError::Silent(address.clone())),
-        },
-        ended = &mut driver => Err(match ended {
-            Err(error) => http2_failed(error),
-            Ok(()) => ConnectError::Silent(address.clone()),
-        }),
-    }
+    let (sender, mut driver) = builder.handshake(io).await.map_err(|error| ConnectError::http2(address, error))?;
+    greeting.hear(&mut driver, address).await?;
+    Ok(Established { sender, driver, ends, goaway })
 }
 
 /// Any byte stream. Boxed: one allocation per connection, and one type of connection.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -222,7 +224,7 @@ pub(crate) struct Io(TokioIo<Transport>);
 /// (GOAWAY), then closes; a request that meets the closed socket fails to be written, and h2 would give up there, with
 /// the last word unread. So writing never fails here: what cannot be written is thrown away, and the end comes when
 /// there is nothing left to read, which follows at once, as only a connection that is gone refuses bytes.
-struct Transport {
+pub(crate) struct Transport {
     stream: Box<dyn Stream>,
     frames: Frames,
     greeted: Option<oneshot::Sender<FirstWord>>,
@@ -230,7 +232,9 @@ struct Transport {
     write_failed: bool,
 }
 
-/// What a peer says first.
+/// What a peer says first, once it does.
+pub(crate) struct Greeting(oneshot::Receiver<FirstWord>);
+
 enum FirstWord {
     Settings,
     Other,
@@ -268,6 +272,49 @@ impl fmt::Display for Address {
         match self {
             Self::Tcp(address) => address.fmt(f),
             Self::Unix(path) => write!(f, "unix:{}", Path::display(path)),
+            Self::Proxied { proxy, endpoint } => write!(f, "{endpoint} through the HTTP proxy {proxy}"),
+        }
+    }
+}
+
+// === impl ConnectError ===
+
+impl ConnectError {
+    pub(crate) fn http2(address: &Address, error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Http2(address.clone(), Box::new(error))
+    }
+}
+
+// === impl Greeting ===
+
+impl Greeting {
+    /// Drives the connection until the peer has said something. Fails if that is not HTTP/2.
+    pub(crate) async fn hear<E: std::error::Error + Send + Sync + 'static>(
+        mut self,
+        driver: &mut (impl Future<Output = Result<(), E>> + Unpin),
+        address: &Address,
+    ) -> Result<(), ConnectError> {
+        let ended = tokio::select! {
+            biased;
+            word = &mut self.0 => return FirstWord::judge(word.ok(), address),
+            ended = driver => ended,
+        };
+        // What the peer said explains why the connection ended.
+        match (self.0.try_recv(), ended) {
+            (Ok(word), _) => FirstWord::judge(Some(word), address),
+            (Err(_), Err(error)) => Err(ConnectError::http2(address, error)),
+            (Err(_), Ok(())) => Err(ConnectError::Silent(address.clone())),
+        }
+    }
+}
+
+impl FirstWord {
+    fn judge(word: Option<Self>, address: &Address) -> Result<(), ConnectError> {
+        match word {
+            Some(Self::Settings) => Ok(()),
+            Some(Self::Other) => Err(ConnectError::NotHttp2(address.clone())),
+            Some(Self::Error(error)) => Err(ConnectError::BrokenOff(address.clone(), error)),
+            None => Err(ConnectError::Silent(address.clone())),
         }
     }
 }
@@ -275,6 +322,15 @@ impl fmt::Display for Address {
 // === impl Transport ===
 
 impl Transport {
+    /// With what the peer says first, and the code of its GOAWAY once there is one.
+    pub(crate) fn over(stream: Box<dyn Stream>) -> (Self, Greeting, Arc<OnceLock<u32>>) {
+        let (greeted, greeting) = oneshot::channel();
+        let goaway = Arc::new(OnceLock::new());
+        let frames = Frames::default();
+        let transport = Self { stream, frames, greeted: Some(greeted), goaway: goaway.clone(), write_failed: false };
+        (transport, Greeting(greeting), goaway)
+    }
+
     /// The outcome of writing `len` bytes, or of pretending to.
     fn written(&mut self, polled: Poll<io::Result<usize>>, len: usize) -> Poll<io::Result<usize>> {
         polled.map(|outcome| {

@@ -57,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) connect: ConnectSettings,
     /// How long new routes may wait for the clusters that they bring in.
     pub(crate) warm_switching: Option<Duration>,
+    /// Whether clusters are refused whose TLS context the credentials do not follow.
+    pub(crate) require_xds_security: bool,
     pub(crate) ads: AdsLimits,
     pub(crate) telemetry: Option<Telemetry>,
 }
@@ -135,10 +137,22 @@ impl Hub {
         Ok(hub)
     }
 
-    /// A way to ask each running hub of the process. It keeps none of them running.
-    pub(crate) fn all() -> Vec<Inspector> {
-        let hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
-        hubs.iter().filter_map(|(_, hub)| hub.upgrade()).map(|hub| hub.inspector.clone()).collect()
+    /// How each running hub of the process is doing. None is kept running by the question, and none is waited for
+    /// long: a runtime that nobody drives answers nothing.
+    pub(crate) async fn statuses() -> Vec<HubStatus> {
+        let asked: Vec<_> = {
+            let hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
+            let running = hubs.iter().filter_map(|(_, hub)| hub.upgrade());
+            running.map(|hub| (hub.plan.target.canonical.clone(), hub.inspector.clone())).collect()
+        };
+        let answers = asked.into_iter().map(|(target, inspector)| async move {
+            let answer = tokio::time::timeout(STATUS_TIMEOUT, inspector.status()).await;
+            answer.unwrap_or_else(|_| {
+                tracing::warn!(%target, "the channel does not say how it is: nothing drives its runtime");
+                None
+            })
+        });
+        futures_util::future::join_all(answers).await.into_iter().flatten().collect()
     }
 
     pub(crate) fn target(&self) -> &str {
@@ -165,7 +179,8 @@ impl Hub {
         let origin = Origin { scheme: plan.credentials.scheme(), authority: authority.clone() };
         let driver = Box::new(Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
-                .with_warm_switching(plan.warm_switching),
+                .with_warm_switching(plan.warm_switching)
+                .with_required_security(plan.require_xds_security),
             subchannels: Subchannels::new(
                 runtime.id(),
                 tls,
@@ -193,6 +208,9 @@ impl Hub {
         Ok(Self { shared, scheme: plan.credentials.scheme(), authority, inspector, observer, _close: close, plan })
     }
 }
+
+/// A driver answers in microseconds; one that is very busy, in milliseconds.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 // === impl Inspector ===
 
@@ -243,6 +261,7 @@ impl PartialEq for Plan {
             && self.deps == other.deps
             && self.connect == other.connect
             && self.warm_switching == other.warm_switching
+            && self.require_xds_security == other.require_xds_security
             && self.ads == other.ads
             && self.telemetry == other.telemetry
     }

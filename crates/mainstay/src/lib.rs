@@ -31,10 +31,12 @@ mod events;
 mod failure;
 mod frames;
 mod http2;
+mod http_connect;
 mod hub;
 mod intern;
 mod ledger;
 mod load_reports;
+mod peer;
 mod queue;
 mod random;
 mod request;
@@ -43,12 +45,14 @@ mod task;
 mod telemetry;
 
 pub use body::ResponseBody;
-pub use channel::{BuildError, Channel, ChannelBuilder, WaitForReady};
+pub use channel::{BuildError, Channel, ChannelBuilder, ChannelState, WaitForReady};
 pub use credentials::{Credentials, CredentialsError};
 pub use dns::{ResolveHost, SystemDns};
 pub use events::{Event, Events};
 pub use mainstay_lb::RetryThrottle;
 pub use mainstay_xds::name::{AuthorityKey, ResourceKey};
 pub use mainstay_xds::resource::ResourceType;
+pub use mainstay_xds::resource::endpoint::Locality;
+pub use peer::Peer;
 #[cfg(feature = "opentelemetry")]
 pub use telemetry::{Telemetry, TelemetryBuilder};

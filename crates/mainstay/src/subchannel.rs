@@ -12,7 +12,7 @@ use mainstay_lb::{Counter, Host, LoadSink, Observation, SubchannelId, Subchannel
 use mainstay_xds::client::Intern;
 use tokio::runtime;
 
-use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User};
+use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User, WrongName};
 use crate::http2::Tls;
 use crate::intern::Interner;
 use crate::ledger;
@@ -48,9 +48,9 @@ struct Use {
 // === impl Subchannel ===
 
 impl Subchannel {
-    /// The way to send a request, if the connection takes any.
-    pub(crate) fn sender(&self) -> Option<SendRequest<RequestBody>> {
-        self.0.sender()
+    /// See [`Connection::sender_as`].
+    pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<SendRequest<RequestBody>, WrongName>> {
+        self.0.sender_as(authority)
     }
 
     /// Where it leads.
@@ -123,8 +123,14 @@ impl Host for Subchannels {
     type Subchannel = Subchannel;
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Subchannel {
-        let (runtime, address, tls, settings) = (self.runtime, spec.address, self.tls.clone(), self.settings);
-        let connection = Connection::join(ConnectionSpec { runtime, address, tls, settings }, self.user(id));
+        let connection = ConnectionSpec {
+            runtime: self.runtime,
+            address: spec.address,
+            proxy: spec.proxy,
+            tls: self.tls.clone(),
+            settings: self.settings,
+        };
+        let connection = Connection::join(connection, self.user(id));
         let observer = self.observer.subchannel(&spec.origin, self.tls.is_some());
         self.uses.insert(id, Use { connection: connection.clone(), observer, load_reports: Vec::new() });
         Subchannel(connection)

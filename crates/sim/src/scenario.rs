@@ -1,6 +1,7 @@
 //! What a world starts from: the bootstrap, what the control planes say, and what may go wrong.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use mainstay_lb::ChannelCore;
@@ -172,7 +173,7 @@ impl Scenario {
             bootstrap: Arc::new(bootstrap),
             target,
             planes,
-            client: ClientSettings::default(),
+            client: ClientSettings { reconnect_spread: Duration::ZERO, ..ClientSettings::default() },
             deps: DepsSettings::default(),
             limits: Limits::default(),
             grain: Grain::Coarse,
@@ -211,7 +212,7 @@ impl Scenario {
             bootstrap: Arc::new(bootstrap),
             target,
             planes,
-            client: ClientSettings::default(),
+            client: ClientSettings { reconnect_spread: Duration::ZERO, ..ClientSettings::default() },
             deps: DepsSettings::default(),
             limits: Limits::default(),
             grain: Grain::Coarse,

@@ -88,6 +88,7 @@ pub fn scenario(seed: u64) -> Scenario {
     let side = if draw.chance(4) { draw.side(&graph) } else { Vec::new() };
     let client = ClientSettings {
         silent_stream_timeout: draw.chance(6).then_some(Duration::from_secs(7)),
+        reconnect_spread: Duration::ZERO,
         ..ClientSettings::default()
     };
     Scenario {

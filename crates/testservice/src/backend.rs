@@ -195,6 +195,10 @@ fn socket(addr: SocketAddr, shared: bool) -> io::Result<TcpSocket> {
     socket.set_reuseaddr(true)?;
     #[cfg(unix)]
     socket.set_reuseport(shared)?;
+    #[cfg(not(unix))]
+    if shared {
+        return Err(io::ErrorKind::Unsupported.into()); // Only SO_REUSEPORT keeps a port without listening on it.
+    }
     socket.bind(addr)?;
     Ok(socket)
 }

@@ -36,8 +36,8 @@ pub use tonic::transport::{Identity, ServerTlsConfig};
 pub mod proto {
     #![allow(missing_docs, reason = "generated")]
 
-    tonic::include_proto!("grpc.testing");
+    include!("generated/grpc.testing.rs");
 
     /// The descriptors of this package, encoded, for server reflection.
-    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/descriptors.bin");
 }

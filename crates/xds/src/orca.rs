@@ -1,4 +1,7 @@
 //! ORCA: what an endpoint says about its own load (A51).
+//!
+//! An endpoint may say anything. What gets past [`OrcaLoadReport::read`] is of bounded size, and its numbers can be added
+//! and divided by whoever uses them without one of them ending up infinite.
 
 use std::collections::BTreeMap;
 
@@ -43,15 +46,56 @@ impl OrcaLoadReport {
         if value.len() > MAX_TRAILER {
             return None;
         }
-        Self::decode(&*BASE64.decode(value).ok()?).ok()
+        Self::read(&BASE64.decode(value).ok()?)
     }
+
+    /// Reads an encoded report, as streams of their own bring them; nothing if it is malformed, or absurdly long.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > MAX_REPORT {
+            return None;
+        }
+        let mut report = Self::decode(bytes).ok()?;
+        for measure in [
+            &mut report.cpu_utilization,
+            &mut report.mem_utilization,
+            &mut report.rps_fractional,
+            &mut report.eps,
+            &mut report.application_utilization,
+        ] {
+            // What is no number, or below zero, was not reported.
+            *measure = if *measure > 0.0 && measure.is_finite() { measure.min(MAX_VALUE) } else { 0.0 };
+        }
+        for metrics in [&mut report.request_cost, &mut report.utilization, &mut report.named_metrics] {
+            bound(metrics);
+        }
+        Some(report)
+    }
+}
+
+/// Leaves out what is no number, and names that are too long or too many.
+fn bound(metrics: &mut BTreeMap<String, f64>) {
+    metrics.retain(|name, value| name.len() <= MAX_NAME && value.is_finite());
+    if let Some(first_out) = metrics.keys().nth(MAX_NAMES).cloned() {
+        metrics.split_off(&first_out);
+    }
+    metrics.values_mut().for_each(|value| *value = value.clamp(-MAX_VALUE, MAX_VALUE));
 }
 
 /// The trailer with the report of one RPC (L-109).
 pub const ORCA_TRAILER: &str = "endpoint-load-metrics-bin";
 
-/// Longer ones are not read.
-const MAX_TRAILER: usize = 64 << 10;
+/// Longer ones are not read: no HTTP/2 stack takes headers of that length unless told to.
+const MAX_REPORT: usize = 16 << 10;
+
+/// The same in base64.
+const MAX_TRAILER: usize = MAX_REPORT.div_ceil(3) * 4;
+
+/// How many names of each kind are read, and how long they may be.
+const MAX_NAMES: usize = 128;
+const MAX_NAME: usize = 256;
+
+/// No number of a report is larger. That is far beyond what can be measured, and any number of such numbers can be added.
+const MAX_VALUE: f64 = 1e15;
 
 /// Binary headers may come with or without padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, PADDING);
@@ -85,6 +129,35 @@ mod tests {
             application_utilization: 0.9,
         };
         assert_eq!(OrcaLoadReport::decode(&*bytes), Ok(expected), "S-91");
+    }
+
+    #[test]
+    fn numbers_that_nobody_measured_are_none_and_large_ones_are_bounded() {
+        let read = |value: f64| {
+            let named_metrics = BTreeMap::from([("x".to_owned(), value)]);
+            let report =
+                OrcaLoadReport { cpu_utilization: value, rps_fractional: value, named_metrics, ..Default::default() };
+            let read = OrcaLoadReport::read(&report.encode_to_vec()).expect("a report");
+            (read.cpu_utilization, read.rps_fractional, read.named_metrics.get("x").copied())
+        };
+        for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(read(none), (0.0, 0.0, None), "{none}");
+        }
+        assert_eq!(read(-1.0), (0.0, 0.0, Some(-1.0)), "what the application names may be below zero");
+        assert_eq!(read(1e308), (MAX_VALUE, MAX_VALUE, Some(MAX_VALUE)));
+        assert_eq!(read(-1e308), (0.0, 0.0, Some(-MAX_VALUE)));
+        assert_eq!(read(0.25), (0.25, 0.25, Some(0.25)));
+    }
+
+    #[test]
+    fn names_are_bounded_in_number_and_in_length() {
+        let named = |names: Vec<String>| {
+            let named_metrics = names.into_iter().map(|name| (name, 1.0)).collect();
+            let report = OrcaLoadReport { named_metrics, ..Default::default() };
+            OrcaLoadReport::read(&report.encode_to_vec()).expect("a report").named_metrics.len()
+        };
+        assert_eq!(named((0..1_000).map(|n| n.to_string()).collect()), MAX_NAMES);
+        assert_eq!(named(vec!["n".repeat(MAX_NAME), "m".repeat(MAX_NAME + 1)]), 1);
     }
 
     #[test]

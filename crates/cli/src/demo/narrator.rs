@@ -1,12 +1,11 @@
 //! What the audience of the demo reads: text for people, lines of JSON for programs.
 
-use std::{collections::BTreeMap, io::Write as _};
+use std::{collections::BTreeMap, io::Write as _, time::Duration};
 
 use serde::Serialize;
 
 use super::{
     account::Account,
-    play::Settled,
     said::Heard,
     script::{Act, Scene, Sight},
 };
@@ -23,6 +22,17 @@ pub(super) enum Telling {
     Text { live: bool },
     /// A line of JSON for each scene, and one for the whole.
     Json,
+}
+
+/// How a scene ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// The traffic stayed where it was, as it should.
+    Stayed,
+    /// It got where it belongs after this time.
+    After(Duration),
+    /// It did not.
+    Never,
 }
 
 /// Tells what is done and what is seen.

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     account::{Account, Kill, WINDOW},
-    narrator::{Narrator, Seen},
+    narrator::{Narrator, Seen, Settled},
     said::{Heard, Said},
     script::{Act, Scene, Sight},
 };
@@ -43,17 +43,6 @@ pub(super) struct Ending {
     pub(super) account: Account,
     /// The scenes in which not everything got where it belongs, by number.
     pub(super) astray: Vec<usize>,
-}
-
-/// How a scene ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settled {
-    /// The traffic stayed where it was, as it should.
-    Stayed,
-    /// It got where it belongs after this time.
-    After(Duration),
-    /// It did not.
-    Never,
 }
 
 impl Ending {

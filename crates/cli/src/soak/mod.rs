@@ -2,6 +2,7 @@
 
 mod chaos;
 mod meter;
+mod outages;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -9,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tokio::time::Instant;
 
 use crate::{
@@ -38,13 +39,27 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "T", default_value = "1m", value_parser = span::parse)]
     duration: Duration,
 
-    /// RPCs per second
-    #[arg(long, value_name = "N", default_value = "500", value_parser = crate::load::parse_rate)]
-    qps: f64,
+    /// RPCs per second [default: 500; 1000 with a script]
+    #[arg(long, value_name = "N", value_parser = crate::load::parse_rate)]
+    qps: Option<f64>,
 
     /// What happens, and when: the same seed makes the same plan
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
+
+    /// Known outages instead of random ones. --duration then says how long servers stay away
+    ///
+    /// The last server dies in the middle of an update; two servers die during a switch back; endpoints roll while an
+    /// update is withheld; a primary returns with nothing; a primary is frozen, or everything sent to it gets lost, in
+    /// the middle of an update. No RPC may fail or take more than 200 ms, and the fallback must serve within 11 s.
+    #[arg(long, value_name = "NAME", conflicts_with = "seed")]
+    script: Option<Script>,
+}
+
+/// A script of known outages.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Script {
+    Outages,
 }
 
 /// What the flags mean.
@@ -52,19 +67,38 @@ pub(crate) struct Flags {
 pub(crate) struct Settings {
     duration: Duration,
     qps: f64,
-    seed: u64,
+    plan: Plan,
+}
+
+/// What happens.
+#[derive(Debug)]
+enum Plan {
+    Random { seed: u64 },
+    Outages,
 }
 
 impl Flags {
     pub(crate) fn resolve(self) -> Settings {
-        let Self { duration, qps, seed } = self;
-        Settings { duration, qps, seed }
+        let Self { duration, qps, seed, script } = self;
+        match script {
+            None => Settings { duration, qps: qps.unwrap_or(500.0), plan: Plan::Random { seed } },
+            Some(Script::Outages) => Settings { duration, qps: qps.unwrap_or(1000.0), plan: Plan::Outages },
+        }
     }
 }
 
 /// Soaks until the time is over or a signal comes.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Output) -> Result<(), Failure> {
-    let Settings { duration, qps, seed } = settings;
+    let Settings { duration, qps, plan } = settings;
+    let seed = match plan {
+        Plan::Random { seed } => seed,
+        Plan::Outages => {
+            return tokio::select! {
+                ended = outages::run(qps, duration, &mut output) => ended,
+                () = signals.next() => Ok(()),
+            };
+        }
+    };
     let files_before = meter::open_files();
     let mut chaos = Chaos::start(seed).await?;
     let client = chaos.client()?;

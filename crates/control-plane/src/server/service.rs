@@ -1,7 +1,6 @@
 //! The gRPC service: every call becomes a stream task.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryService;
 use envoy_types::pb::envoy::service::discovery::v3::{
@@ -11,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::event::{ConnectionId, Event, StreamId, lock};
+use crate::event::{ConnectionId, Event};
 use crate::server::Shared;
 use crate::server::stream::Stream;
 
@@ -60,37 +59,5 @@ impl AggregatedDiscoveryService for Ads {
         _request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
         Err(Status::unimplemented("this control plane does not speak the incremental variant; use the other one"))
-    }
-}
-
-/// What an operator tells a stream.
-#[derive(Debug)]
-pub(super) enum Command {
-    /// Send this as it stands.
-    Send(DiscoveryResponse),
-    /// End with this status.
-    Close(Status),
-}
-
-/// The open streams.
-#[derive(Debug, Default)]
-pub(super) struct Streams(Mutex<BTreeMap<StreamId, mpsc::UnboundedSender<Command>>>);
-
-impl Streams {
-    pub(super) fn open(&self, id: StreamId) -> mpsc::UnboundedReceiver<Command> {
-        let (sender, commands) = mpsc::unbounded_channel();
-        lock(&self.0).insert(id, sender);
-        commands
-    }
-
-    pub(super) fn close(&self, id: StreamId) {
-        lock(&self.0).remove(&id);
-    }
-
-    pub(super) fn command(&self, make: impl Fn() -> Command) {
-        for stream in lock(&self.0).values() {
-            // A stream that does not listen any more is about to end.
-            let _ = stream.send(make());
-        }
     }
 }

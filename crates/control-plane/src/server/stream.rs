@@ -11,7 +11,7 @@ use tonic::{Code, Status, Streaming};
 
 use crate::event::{Event, SeenRequest, SentResponse, StreamId};
 use crate::faults::FaultState;
-use crate::server::service::Command;
+use crate::server::streams::Command;
 use crate::server::{Life, Shared};
 use crate::sotw::{self, ProtocolError, Sotw};
 use crate::store::Store;

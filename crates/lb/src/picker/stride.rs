@@ -68,17 +68,19 @@ impl<S: Subchannel> StridePicker<S> {
 
 /// Weights in parts of the largest; none if fewer than two are known (L-108).
 fn strides(weights: &[Option<f64>]) -> Option<Box<[u16]>> {
-    let known = || weights.iter().copied().flatten();
+    let largest = weights.iter().copied().flatten().fold(0.0, f64::max);
+    // In parts of the largest, so that no sum is too large.
+    let part = |weight: &Option<f64>| weight.map(|weight| weight / largest);
+    let known = || weights.iter().filter_map(part);
     let count = known().count();
     if count < 2 {
         return None;
     }
     let mean = known().sum::<f64>() / count as f64;
     // One that is far above all others would make every pick a search for it.
-    let largest = known().fold(0.0, f64::max).min(mean * MAX_RATIO);
-    let scale = MAX as f64 / largest;
+    let scale = MAX as f64 / (mean * MAX_RATIO).min(1.0);
     let least = (mean * scale * MIN_RATIO).ceil().max(1.0);
-    let stride = |weight: &Option<f64>| (weight.unwrap_or(mean) * scale).round().clamp(least, MAX as f64) as u16;
+    let stride = |weight| (part(weight).unwrap_or(mean) * scale).round().clamp(least, MAX as f64) as u16;
     Some(weights.iter().map(stride).collect())
 }
 
@@ -89,7 +91,10 @@ const MIN_RATIO: f64 = 0.01;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::orca::tests::any_number;
 
     #[test]
     fn the_largest_weight_is_the_measure() {
@@ -116,8 +121,26 @@ mod tests {
         let strides = of(&weights).expect("strides");
         assert_eq!(strides[99], 65535, "L-108: ten times the mean");
         assert_eq!(strides[0], 66, "L-108: a hundredth of the mean, rounded up");
+        assert_eq!(of(&[Some(1e308), Some(1e308)]).as_deref(), Some(&[65535; 2][..]), "too large to be added");
         let tiny = of(&[Some(f64::MIN_POSITIVE), Some(1.0)]).expect("strides");
         assert!(tiny[0] >= 1 && tiny[1] == 65535);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_weights_a_turn_comes_within_a_round(
+            weights in prop::collection::vec(prop::option::of(any_number().prop_filter("a weight", is_weight)), 2..20),
+        ) {
+            if let Some(strides) = of(&weights) {
+                prop_assert_eq!(strides.len(), weights.len());
+                prop_assert_eq!(strides.iter().max(), Some(&u16::MAX), "the heaviest is taken in every round");
+                prop_assert!(strides.iter().all(|stride| *stride > 0), "nobody is left out for ever");
+            }
+        }
+    }
+
+    fn is_weight(weight: &f64) -> bool {
+        weight.is_finite() && *weight > 0.0
     }
 
     fn of(weights: &[Option<f64>]) -> Option<Vec<u16>> {

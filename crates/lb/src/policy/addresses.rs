@@ -28,6 +28,14 @@ pub(crate) struct Address {
     address: u32,
 }
 
+/// What makes two addresses the same connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity<'a> {
+    socket: SocketAddr,
+    proxy: Option<SocketAddr>,
+    hostname: Option<&'a str>,
+}
+
 /// The addresses of `endpoints` in order, IPv6 and IPv4 in turn, each once.
 pub(crate) fn flatten<'a>(endpoints: impl IntoIterator<Item = Placed<'a>>) -> Vec<Address> {
     let mut addresses = Vec::new();
@@ -106,14 +114,25 @@ impl Address {
         &self.locality.origin
     }
 
+    /// The HTTP proxy on the way to it: its own, else that of its locality (A86).
+    pub(crate) fn proxy(&self) -> Option<SocketAddr> {
+        let http_connect = self.locality.http_connect.as_ref()?;
+        self.endpoint().proxy().or(http_connect.default)
+    }
+
     /// Where these are equal, policies share a subchannel, wherever their endpoints belong.
-    pub(crate) fn identity(&self) -> (SocketAddr, Option<&str>) {
-        (self.socket(), self.hostname().map(|name| &**name))
+    pub(crate) fn identity(&self) -> Identity<'_> {
+        Identity { socket: self.socket(), proxy: self.proxy(), hostname: self.hostname().map(|name| &**name) }
     }
 
     /// For the shell.
     pub(crate) fn spec(&self) -> SubchannelSpec {
-        SubchannelSpec { address: self.socket(), hostname: self.hostname().cloned(), origin: Arc::clone(self.origin()) }
+        SubchannelSpec {
+            address: self.socket(),
+            proxy: self.proxy(),
+            hostname: self.hostname().cloned(),
+            origin: Arc::clone(self.origin()),
+        }
     }
 
     fn endpoint(&self) -> &Endpoint {
@@ -121,9 +140,8 @@ impl Address {
     }
 
     /// What is to be said about it, wherever it is listed.
-    fn content(&self) -> (SocketAddr, Option<&str>, &Origin) {
-        let (socket, hostname) = self.identity();
-        (socket, hostname, self.origin())
+    fn content(&self) -> (Identity<'_>, &Origin) {
+        (self.identity(), self.origin())
     }
 }
 
@@ -172,8 +190,9 @@ const DRAWS: u64 = 1 << 32;
 
 #[cfg(test)]
 mod tests {
-    use mainstay_xds::resource::endpoint::{Addresses, EndpointCollection, HealthStatus, Locality};
+    use mainstay_xds::resource::endpoint::{Addresses, EndpointCollection, EndpointNames, HealthStatus, Locality};
     use mainstay_xds::resource::lb_policy::LbPolicy;
+    use mainstay_xds::resource::tls::HttpConnect;
 
     use super::*;
 
@@ -198,6 +217,25 @@ mod tests {
         assert_eq!(addresses(&["[::1]:1", "[::2]:1", "1.0.0.1:1"]), ["[::1]:1", "1.0.0.1:1", "[::2]:1"], "L-120");
     }
 
+    /// A86: the endpoint's own proxy first, then its locality's; none at all if the cluster wants none.
+    #[test]
+    fn a_proxy_is_used_where_the_cluster_wants_one() {
+        let proxy = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let named = EndpointNames { proxy: Some(proxy(1)), ..EndpointNames::default() };
+        let own = Endpoint { names: Some(Arc::new(named)), ..endpoint("1.0.0.1:1") };
+        let plain = locality(1, vec![own, endpoint("1.0.0.2:1")]);
+        let with =
+            |default| Arc::new(LocalityConfig { http_connect: Some(HttpConnect { default }), ..(*plain).clone() });
+        let proxies = |locality: &Arc<LocalityConfig>| -> Vec<_> {
+            flatten(locality.all()).iter().map(|address| address.spec().proxy).collect()
+        };
+        assert_eq!(proxies(&plain), [None, None], "A86: not without the transport socket");
+        assert_eq!(proxies(&with(None)), [Some(proxy(1)), None], "A86");
+        assert_eq!(proxies(&with(Some(proxy(2)))), [Some(proxy(1)), Some(proxy(2))], "A86");
+        let first = |locality: &Arc<LocalityConfig>| flatten(locality.all()).remove(0);
+        assert_ne!(first(&plain).identity(), first(&with(None)).identity(), "no connection past the proxy is shared");
+    }
+
     fn addresses(list: &[&str]) -> Vec<String> {
         let endpoints = list.iter().map(|text| endpoint(text)).collect();
         flatten(locality(1, endpoints).all()).iter().map(|address| address.socket().to_string()).collect()
@@ -212,8 +250,13 @@ mod tests {
     }
 
     fn locality(weight: u32, endpoints: Vec<Endpoint>) -> Arc<LocalityConfig> {
-        let (locality, origin) = (Arc::new(Locality::default()), Arc::default());
-        Arc::new(LocalityConfig { locality, origin, weight, endpoints: Arc::new(EndpointCollection { endpoints }) })
+        Arc::new(LocalityConfig {
+            locality: Arc::new(Locality::default()),
+            origin: Arc::default(),
+            weight,
+            endpoints: Arc::new(EndpointCollection { endpoints }),
+            http_connect: None,
+        })
     }
 
     fn endpoint(text: &str) -> Endpoint {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ClusterResult, XdsConfig};
+use mainstay_xds::deps::{ClusterChildren, ClusterResult, XdsConfig};
 use mainstay_xds::resource::filter::{FilterConfig, HttpFilter};
 
 use super::outlier_detection::OutlierDetection;
@@ -12,7 +12,7 @@ use super::switch::{Kind, Switch};
 use super::{Cx, Event, LeafCluster, Policy, State};
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
-use crate::tree::Subchannel;
+use crate::tree::{Observation, Subchannel};
 
 /// A cluster below the cluster manager.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +36,8 @@ pub(crate) struct LeafConfig {
     entry: Option<ClusterResult>,
     /// Whether RPCs may belong to sessions (A55).
     sessions: bool,
+    /// Whether it is refused if it asks for TLS.
+    requires_security: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,7 +49,11 @@ enum CdsKind {
 /// A leaf cluster, or why it cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Leaf {
-    Works(OutlierDetection),
+    Works {
+        child: OutlierDetection,
+        /// Whether it asked for TLS when that was last looked at.
+        secured: bool,
+    },
     Broken(String),
 }
 
@@ -108,13 +114,14 @@ impl Cds {
 
 impl CdsConfig {
     /// Looks `name` up.
-    pub(crate) fn of(name: &Arc<str>, config: &XdsConfig) -> Self {
+    pub(crate) fn of(name: &Arc<str>, config: &XdsConfig, requires_security: bool) -> Self {
         let has_sessions = |filter: &HttpFilter| matches!(filter.config, FilterConfig::StatefulSession(_));
         let sessions = config.listener.filters.iter().any(has_sessions);
         let leaf = |name: &Arc<str>| LeafConfig {
             name: Arc::clone(name),
             entry: config.clusters.get(name).cloned(),
             sessions,
+            requires_security,
         };
         match config.clusters.get(name) {
             Some(Ok(cluster)) => match &cluster.children {
@@ -182,8 +189,21 @@ impl Policy for CdsKind {
 }
 
 impl LeafConfig {
-    fn cluster(&self, config: &Arc<ClusterConfig>) -> LeafCluster {
-        LeafCluster { config: Arc::clone(config), sessions: self.sessions }
+    /// The cluster that works, or why it does not.
+    fn usable(&self) -> Result<LeafCluster, String> {
+        match &self.entry {
+            Some(Ok(cluster)) if matches!(cluster.children, ClusterChildren::Aggregate(_)) => {
+                Err(format!("leaf cluster {:?} is itself an aggregate", self.name))
+            }
+            Some(Ok(cluster)) if cluster.cluster.tls.is_some() && self.requires_security => Err(format!(
+                "cluster {:?} asks for TLS in its transport_socket, which the credentials of this channel do not \
+                 follow, and the channel requires xDS security",
+                self.name
+            )),
+            Some(Ok(cluster)) => Ok(LeafCluster { config: Arc::clone(cluster), sessions: self.sessions }),
+            Some(Err(error)) => Err(error.to_string()),
+            None => Err(format!("xDS config has no entry for cluster {:?}", self.name)), // L-55
+        }
     }
 }
 
@@ -193,22 +213,20 @@ impl Policy for Leaf {
     type Config = LeafConfig;
 
     fn new(cx: &mut Cx<'_>, config: &LeafConfig) -> Self {
-        match &config.entry {
-            Some(Ok(cluster)) => match &cluster.children {
-                ClusterChildren::Endpoints(_) => Self::Works(OutlierDetection::new(cx, &config.cluster(cluster))),
-                ClusterChildren::Aggregate(_) => {
-                    Self::Broken(format!("leaf cluster {:?} is itself an aggregate", config.name))
-                }
-            },
-            Some(Err(error)) => Self::Broken(error.to_string()),
-            None => Self::Broken(format!("xDS config has no entry for cluster {:?}", config.name)), // L-55
+        match config.usable() {
+            Ok(cluster) => {
+                let secured = tell_of_ignored_security(cx, &cluster, false);
+                Self::Works { secured, child: OutlierDetection::new(cx, &cluster) }
+            }
+            Err(text) => Self::Broken(text),
         }
     }
 
     fn update(&mut self, cx: &mut Cx<'_>, config: &LeafConfig) {
-        match (&mut *self, &config.entry) {
-            (Self::Works(cluster), Some(Ok(entry))) if matches!(entry.children, ClusterChildren::Endpoints(_)) => {
-                cluster.update(cx, &config.cluster(entry));
+        match (&mut *self, config.usable()) {
+            (Self::Works { secured, child }, Ok(cluster)) => {
+                *secured = tell_of_ignored_security(cx, &cluster, *secured);
+                child.update(cx, &cluster);
             }
             _ => {
                 self.shut_down(cx);
@@ -219,28 +237,35 @@ impl Policy for Leaf {
 
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
         match self {
-            Self::Works(cluster) => cluster.handle(cx, event),
+            Self::Works { child, .. } => child.handle(cx, event),
             Self::Broken(_) => false,
+        }
+    }
+
+    fn exit_idle(&mut self, cx: &mut Cx<'_>) {
+        match self {
+            Self::Works { child, .. } => child.exit_idle(cx),
+            Self::Broken(_) => {}
         }
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
         match self {
-            Self::Works(cluster) => cluster.shut_down(cx),
+            Self::Works { child, .. } => child.shut_down(cx),
             Self::Broken(_) => {}
         }
     }
 
     fn state(&self) -> State {
         match self {
-            Self::Works(cluster) => cluster.state(),
+            Self::Works { child, .. } => child.state(),
             Self::Broken(_) => State::TransientFailure,
         }
     }
 
     fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
         match self {
-            Self::Works(cluster) => cluster.picker(pool, handles),
+            Self::Works { child, .. } => child.picker(pool, handles),
             Self::Broken(text) => Picker::Fail(text.clone()),
         }
     }
@@ -259,6 +284,15 @@ impl Aggregate {
         let children = number(leaves, &mut self.numbers, &mut self.next);
         self.priority.update(cx, children);
     }
+}
+
+/// Tells when a cluster begins to ask for TLS; whether it does.
+fn tell_of_ignored_security(cx: &mut Cx<'_>, leaf: &LeafCluster, before: bool) -> bool {
+    let secured = leaf.config.cluster.tls.is_some();
+    if secured && !before {
+        cx.observations.push(Observation::SecurityIgnored { cluster: Arc::clone(&leaf.config.name) });
+    }
+    secured
 }
 
 /// Gives each leaf its old number or a new one.

@@ -94,6 +94,7 @@ mod tests {
             origin: Arc::default(),
             weight: 1,
             endpoints: Arc::default(),
+            http_connect: None,
         };
         text.split('|').map(|localities| localities.split(' ').map(locality).map(Arc::new).collect()).collect()
     }

@@ -6,6 +6,7 @@ use mainstay_xds::deps::{ClusterChildren, ClusterConfig, JoinedLocality, Resolve
 use mainstay_xds::lrs::{ClusterLoad, Forwarded};
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::resource::endpoint::{DropCategory, EndpointCollection, EndpointSource, Priority as EdsPriority};
+use mainstay_xds::resource::tls::HttpConnect;
 
 use super::child_names::ChildNames;
 use super::outlier_detection;
@@ -38,8 +39,8 @@ impl Policy for ClusterImpl {
         let children = children(config, &mut names);
         let eds_service = eds_service(config);
         let drops = drops(config);
-        let load = load(cx, config, &eds_service, &drops, &children);
         let child = OverrideHost::new(cx, &config.cluster, *sessions, children);
+        let load = load(cx, config, &eds_service, &drops, &child);
         let counter = (cx.breakers)(&config.name, &eds_service);
         Self { config: Arc::clone(config), eds_service, counter, drops, load, names, child }
     }
@@ -56,12 +57,16 @@ impl Policy for ClusterImpl {
         if self.load.take().is_some() {
             cx.loads.release();
         }
-        self.load = load(cx, config, &self.eds_service, &self.drops, &children);
         self.child.update(cx, &config.cluster, *sessions, children);
+        self.load = load(cx, config, &self.eds_service, &self.drops, &self.child);
     }
 
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
         self.child.handle(cx, event)
+    }
+
+    fn exit_idle(&mut self, cx: &mut Cx<'_>) {
+        self.child.exit_idle(cx);
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
@@ -79,7 +84,6 @@ impl Policy for ClusterImpl {
     fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
         Picker::Cluster(Box::new(ClusterPicker {
             name: Arc::clone(&self.config.name),
-            eds_service: Arc::clone(&self.eds_service),
             note: Arc::clone(&self.config.note),
             drops: Arc::clone(&self.drops),
             max_requests: self.config.cluster.max_requests,
@@ -93,7 +97,7 @@ impl Policy for ClusterImpl {
 /// The priorities of a cluster. There is always one, so that drops and errors work (L-58).
 fn children(config: &ClusterConfig, names: &mut ChildNames) -> Vec<ChildConfig<PriorityConfig>> {
     let mut priorities = match &config.children {
-        ClusterChildren::Endpoints(Some(endpoints)) => resolve(&config.name, endpoints),
+        ClusterChildren::Endpoints(Some(endpoints)) => resolve(config, endpoints),
         ClusterChildren::Endpoints(None) | ClusterChildren::Aggregate(_) => Vec::new(),
     };
     if priorities.is_empty() {
@@ -117,10 +121,10 @@ fn load(
     config: &ClusterConfig,
     eds_service: &Arc<str>,
     drops: &[DropCategory],
-    children: &[ChildConfig<PriorityConfig>],
+    child: &OverrideHost,
 ) -> Option<Arc<ClusterLoad>> {
     let server = config.cluster.lrs_server.as_ref()?;
-    let localities = children.iter().flat_map(|child| &child.config.localities);
+    let localities = child.configs().flat_map(|config| &config.localities);
     let endpoints = localities.flat_map(|locality| {
         let addresses = locality.endpoints.endpoints.iter().flat_map(|endpoint| endpoint.addresses.as_slice());
         addresses.map(|address| (&locality.locality, *address))
@@ -132,15 +136,17 @@ fn load(
 }
 
 /// The localities of each priority with the endpoints they really have.
-fn resolve(cluster: &Arc<str>, resolved: &ResolvedEndpoints) -> Vec<Vec<Arc<LocalityConfig>>> {
+fn resolve(config: &ClusterConfig, resolved: &ResolvedEndpoints) -> Vec<Vec<Arc<LocalityConfig>>> {
+    let http_connect = config.cluster.http_connect;
     let priorities = resolved.priorities().zip(&resolved.endpoints.priorities);
     let localities = |(joined, priority): (Vec<JoinedLocality<'_>>, &EdsPriority)| {
         let localities = joined.into_iter().zip(&priority.localities);
         let localities = localities.map(|(joined, from)| LocalityConfig {
             locality: Arc::clone(joined.locality),
-            origin: Arc::new(Origin { cluster: Arc::clone(cluster), locality: Arc::clone(joined.locality) }),
+            origin: Arc::new(Origin { cluster: Arc::clone(&config.name), locality: Arc::clone(joined.locality) }),
             weight: joined.weight,
             endpoints: collection(resolved, joined, &from.source),
+            http_connect: http_connect.map(|cluster| HttpConnect { default: from.proxy.or(cluster.default) }),
         });
         localities.map(Arc::new).collect()
     };

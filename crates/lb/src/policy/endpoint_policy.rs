@@ -13,6 +13,7 @@ use super::weighted_target::WeightedTarget;
 use super::{Cx, Event, Policy, PriorityConfig, State};
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
+use crate::timers::Owner;
 use crate::tree::Subchannel;
 
 /// The policy of a cluster, or the one below another.
@@ -60,6 +61,20 @@ macro_rules! endpoint_kinds {
             fn exit_idle(&mut self, cx: &mut Cx<'_>) {
                 match self {
                     $(Self::$name(policy) => policy.exit_idle(cx),)+
+                }
+            }
+
+            fn serves(&self, owner: Owner) -> bool {
+                match self {
+                    $(Self::$name(policy) => policy.serves(owner),)+
+                }
+            }
+
+            fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+                match self {
+                    // Not all of the endpoints are for the policy below it.
+                    Self::RandomSubsetting(policy) => policy.keeps(pool, config),
+                    others => config.has_any(pool, |owner| others.serves(owner)),
                 }
             }
 

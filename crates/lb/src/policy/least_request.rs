@@ -10,6 +10,7 @@ use super::{Cx, Event, Policy, PriorityConfig, State};
 use crate::breaker::Counter;
 use crate::picker::{LeastRequestPicker, Picker};
 use crate::pool::{Handles, Pool};
+use crate::timers::Owner;
 use crate::tree::Subchannel;
 
 /// Connects to every endpoint, and counts the RPCs of each. The counts are its own: of no other policy.
@@ -37,6 +38,10 @@ impl Policy for LeastRequest {
 
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
         self.endpoints.handle(cx, event).is_some()
+    }
+
+    fn serves(&self, owner: Owner) -> bool {
+        self.endpoints.serves(owner)
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

@@ -16,11 +16,13 @@ use std::fmt;
 use std::hash::Hash;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mainstay_xds::deps::ClusterConfig;
 use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::endpoint::{Endpoint, EndpointCollection, HealthStatus, Locality};
 use mainstay_xds::resource::lb_policy::LbPolicy;
+use mainstay_xds::resource::tls::HttpConnect;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
@@ -30,7 +32,7 @@ use crate::timers::{Owner, TimerKind, Timers};
 use crate::tree::{Observation, Origin, Subchannel, SubchannelId};
 use outlier_detection::Health;
 
-pub(crate) use addresses::Address;
+pub(crate) use addresses::{Address, Identity};
 
 mod addresses;
 pub(crate) mod cds;
@@ -80,6 +82,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) cluster: u32,
     /// Whether a parent swallows re-resolution requests (L-72).
     pub(crate) ignore_reresolution: bool,
+    /// How long what serves may go on while what an update put in its place connects; not at all if absent.
+    pub(crate) warm_bound: Option<Duration>,
     /// What metrics want to know.
     pub(crate) observations: &'a mut Vec<Observation>,
 }
@@ -121,6 +125,17 @@ pub(crate) trait Policy: Clone + fmt::Debug + Eq + Hash + Sized {
     /// Connects if it waited for an RPC with that. For parents that want every child connected (L-100).
     fn exit_idle(&mut self, _cx: &mut Cx<'_>) {}
 
+    /// Whether RPCs are sent on the connection that this part of the policy, or of one below, looks after.
+    fn serves(&self, _owner: Owner) -> bool {
+        false
+    }
+
+    /// Whether one of the connections that RPCs are sent on stays in use with another configuration. A policy that sees
+    /// to it by itself that RPCs are served meanwhile says so, too.
+    fn keeps(&self, _pool: &Pool, _config: &Self::Config) -> bool {
+        true
+    }
+
     /// Lets go of subchannels and timers. Nothing is called after this.
     fn shut_down(&mut self, cx: &mut Cx<'_>);
 
@@ -155,6 +170,8 @@ pub(crate) struct LocalityConfig {
     pub(crate) origin: Arc<Origin>,
     pub(crate) weight: u32,
     pub(crate) endpoints: Arc<EndpointCollection>,
+    /// The HTTP proxy on the way to its endpoints (A86); none if the cluster wants no proxies.
+    pub(crate) http_connect: Option<HttpConnect>,
 }
 
 /// An endpoint with where it belongs.
@@ -194,6 +211,12 @@ impl PriorityConfig {
     /// Every endpoint that may get traffic, localities in order.
     fn endpoints(&self) -> impl Iterator<Item = Placed<'_>> + Clone {
         self.localities.iter().flat_map(LocalityConfig::endpoints)
+    }
+
+    /// Whether one of the connections that `serves` says yes to leads to an endpoint that may get traffic.
+    fn has_any(&self, pool: &Pool, serves: impl Fn(Owner) -> bool) -> bool {
+        let is_served = |address: Address| pool.users(&address).any(&serves);
+        self.endpoints().any(|endpoint| endpoint.each_address().any(is_served))
     }
 }
 

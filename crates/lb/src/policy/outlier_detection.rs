@@ -119,6 +119,10 @@ impl Policy for OutlierDetection {
         true
     }
 
+    fn exit_idle(&mut self, cx: &mut Cx<'_>) {
+        with_health(&mut self.detector, cx, |cx| self.child.exit_idle(cx));
+    }
+
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
         if let Some(detector) = self.detector.take() {
             detector.stop_timer(cx);

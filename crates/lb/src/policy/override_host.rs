@@ -34,7 +34,8 @@ pub(crate) struct OverrideHost {
     priority: Priority<EndpointPolicy>,
 }
 
-/// Whether a session used an address since someone last looked. Any two are equal: that is no state of a policy.
+/// Whether a session used an address since someone last looked. Two are equal if they are the same one: the answer is no
+/// state of a policy, but whom to ask is.
 #[derive(Debug, Default)]
 pub(crate) struct Used(AtomicBool);
 
@@ -44,6 +45,7 @@ struct Sessions {
     /// Every address of every endpoint of every priority (L-95).
     hosts: BTreeMap<SocketAddr, Host>,
     last_slot: u32,
+    statuses: OverrideHostStatuses,
     idle_timeout: Duration,
     /// When connections that no session uses any more are looked for; only while there are any.
     sweep: Option<Time>,
@@ -82,8 +84,9 @@ impl OverrideHost {
         sessions: bool,
         children: Vec<ChildConfig<PriorityConfig>>,
     ) -> Self {
-        let sessions = sessions.then(|| Box::new(Sessions::new(cx, cluster, &children)));
-        Self { sessions, priority: Priority::new(cx, children) }
+        let priority = Priority::new(cx, children);
+        let sessions = sessions.then(|| Box::new(Sessions::new(cx, cluster, priority.configs())));
+        Self { sessions, priority }
     }
 
     pub(crate) fn update(
@@ -93,12 +96,12 @@ impl OverrideHost {
         sessions: bool,
         children: Vec<ChildConfig<PriorityConfig>>,
     ) {
+        self.priority.update(cx, children);
         match &mut self.sessions {
-            Some(current) if sessions => current.update(cx, cluster, &children),
-            None if sessions => self.sessions = Some(Box::new(Sessions::new(cx, cluster, &children))),
+            Some(current) if sessions => current.update(cx, cluster, self.priority.configs()),
+            None if sessions => self.sessions = Some(Box::new(Sessions::new(cx, cluster, self.priority.configs()))),
             _ => self.end_sessions(cx),
         }
-        self.priority.update(cx, children);
     }
 
     pub(crate) fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
@@ -107,8 +110,26 @@ impl OverrideHost {
                 sessions.handle(cx, event);
                 true
             }
-            _ => self.priority.handle(cx, event),
+            sessions => {
+                let lingered = self.priority.has_unlisted();
+                let handled = self.priority.handle(cx, event);
+                if let Some(sessions) = sessions
+                    && lingered != self.priority.has_unlisted()
+                {
+                    sessions.list_all(cx, self.priority.configs());
+                }
+                handled
+            }
         }
+    }
+
+    pub(crate) fn exit_idle(&mut self, cx: &mut Cx<'_>) {
+        self.priority.exit_idle(cx);
+    }
+
+    /// What its priorities are made of, and what served before if that still does.
+    pub(crate) fn configs(&self) -> impl Iterator<Item = &PriorityConfig> {
+        self.priority.configs()
     }
 
     pub(crate) fn shut_down(&mut self, cx: &mut Cx<'_>) {
@@ -142,17 +163,22 @@ impl OverrideHost {
 // === impl Sessions ===
 
 impl Sessions {
-    fn new(cx: &mut Cx<'_>, cluster: &Cluster, children: &[ChildConfig<PriorityConfig>]) -> Self {
-        let (owner, idle_timeout) = (cx.new_owner(), cluster.idle_timeout);
-        let mut sessions = Self { owner, hosts: BTreeMap::new(), last_slot: 0, idle_timeout, sweep: None };
-        sessions.update(cx, cluster, children);
+    fn new<'a>(cx: &mut Cx<'_>, cluster: &Cluster, configs: impl Iterator<Item = &'a PriorityConfig>) -> Self {
+        let (owner, statuses, idle_timeout) = (cx.new_owner(), cluster.override_host_statuses, cluster.idle_timeout);
+        let mut sessions = Self { owner, hosts: BTreeMap::new(), last_slot: 0, statuses, idle_timeout, sweep: None };
+        sessions.list_all(cx, configs);
         sessions
     }
 
-    fn update(&mut self, cx: &mut Cx<'_>, cluster: &Cluster, children: &[ChildConfig<PriorityConfig>]) {
-        self.idle_timeout = cluster.idle_timeout;
-        let statuses = cluster.override_host_statuses;
-        let localities = children.iter().flat_map(|child| &child.config.localities);
+    fn update<'a>(&mut self, cx: &mut Cx<'_>, cluster: &Cluster, configs: impl Iterator<Item = &'a PriorityConfig>) {
+        (self.statuses, self.idle_timeout) = (cluster.override_host_statuses, cluster.idle_timeout);
+        self.list_all(cx, configs);
+    }
+
+    /// Knows the addresses of these endpoints and no others.
+    fn list_all<'a>(&mut self, cx: &mut Cx<'_>, configs: impl Iterator<Item = &'a PriorityConfig>) {
+        let statuses = self.statuses;
+        let localities = configs.flat_map(|config| &config.localities);
         let mut old = std::mem::take(&mut self.hosts);
         for endpoint in localities.flat_map(LocalityConfig::all) {
             // Nobody else looks after one that drains (L-96).
@@ -192,9 +218,13 @@ impl Sessions {
                 host.endpoint = Arc::clone(&all);
             }
             let owner = Owner { slot: host.slot, ..self.owner };
-            let membership = cx.health.as_mut().and_then(|health| health.join(&set, owner));
-            host.ejected = membership.as_ref().is_some_and(|membership| membership.ejected);
-            host.counter = membership.map(|membership| membership.counter);
+            match cx.health.as_mut().map(|health| health.join(&set, owner)) {
+                Some(Some(membership)) => {
+                    (host.ejected, host.counter) = (membership.ejected, Some(membership.counter));
+                }
+                Some(None) => {} // It has left the configuration: what was last known of it stands.
+                None => (host.ejected, host.counter) = (false, None),
+            }
             self.hosts.insert(socket, host);
         }
     }
@@ -333,8 +363,8 @@ impl Used {
 }
 
 impl PartialEq for Used {
-    fn eq(&self, _: &Self) -> bool {
-        true
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
     }
 }
 

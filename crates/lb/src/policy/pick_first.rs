@@ -424,6 +424,10 @@ impl Policy for PickFirstPolicy {
         self.0.handle(cx, What::Wake);
     }
 
+    fn serves(&self, owner: Owner) -> bool {
+        owner == self.0.owner && self.0.state() == State::Ready
+    }
+
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
         self.0.shut_down(cx);
     }

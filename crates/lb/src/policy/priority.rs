@@ -1,4 +1,5 @@
-//! priority: the first child that can take traffic (A56, A115, L-63 to L-73).
+//! priority: the first child that can take traffic (A56, A115, L-63 to L-73); after an update, not before it can
+//! (see [`handover`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,6 +11,9 @@ use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
 use crate::timers::{Owner, TimerKind};
 use crate::tree::Subchannel;
+use handover::{Handover, Predecessor};
+
+mod handover;
 
 /// Children in order of preference.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,10 +22,14 @@ pub(crate) struct Priority<P: Policy> {
     /// Numbers of children, most preferred first.
     order: Vec<u32>,
     /// Every child of the configuration by number. In boxes: a map has room for eleven, and most have one.
-    children: BTreeMap<u32, Box<Child<P>>>,
-    /// Which place of `order` serves.
+    children: Children<P>,
+    /// Which place of `order` serves, or will.
     selected: usize,
+    /// What serves instead for a while.
+    handover: Option<Handover<P>>,
 }
+
+type Children<P> = BTreeMap<u32, Box<Child<P>>>;
 
 /// A child as the configuration has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -56,13 +64,16 @@ struct Live<P> {
 
 impl<P: Policy> Priority<P> {
     pub(crate) fn new(cx: &mut Cx<'_>, config: Vec<ChildConfig<P::Config>>) -> Self {
-        let mut policy = Self { owner: cx.new_owner(), order: Vec::new(), children: BTreeMap::new(), selected: 0 };
+        let (owner, order, children) = (cx.new_owner(), Vec::new(), BTreeMap::new());
+        let mut policy = Self { owner, order, children, selected: 0, handover: None };
         policy.update(cx, config);
         policy
     }
 
-    /// Takes in another list. Children that are not in it any more go at once (A115).
+    /// Takes in another list. Children that are not in it any more go at once (A115), unless nothing else serves.
     pub(crate) fn update(&mut self, cx: &mut Cx<'_>, config: Vec<ChildConfig<P::Config>>) {
+        let served = self.ready_child();
+        let mut from = served.map(Predecessor::Listed);
         let mut old = std::mem::take(&mut self.children);
         self.order = config.iter().map(|child| child.number).collect();
         for ChildConfig { number, config, ignore_reresolution } in config {
@@ -70,15 +81,25 @@ impl<P: Policy> Priority<P> {
             let mut child = old.remove(&number).unwrap_or_else(new);
             child.ignore_reresolution = ignore_reresolution;
             if child.config != config {
-                child.config = config;
-                child.update(cx, Owner { slot: number, ..self.owner });
+                let leaves = served == Some(number) && !child.keeps(cx.pool, &config);
+                let before = std::mem::replace(&mut child.config, config);
+                if leaves {
+                    let live = child.live.take();
+                    from = Some(Predecessor::Unlisted(Box::new(Child { config: before, ignore_reresolution, live })));
+                } else {
+                    child.update(cx, Owner { slot: number, ..self.owner });
+                }
             }
             self.children.insert(number, child);
         }
         for (number, mut gone) in old {
-            gone.shut_down(cx, Owner { slot: number, ..self.owner });
+            if served == Some(number) {
+                from = Some(Predecessor::Unlisted(gone));
+            } else {
+                gone.shut_down(cx, Owner { slot: number, ..self.owner });
+            }
         }
-        self.choose(cx);
+        self.hand_over(cx, from);
     }
 
     /// Takes in an event if it is for this policy or one below. Whether it was.
@@ -89,14 +110,24 @@ impl<P: Policy> Priority<P> {
         }
         let owner = self.owner;
         let handled =
-            self.children.iter_mut().any(|(number, child)| child.handle(cx, Owner { slot: *number, ..owner }, event));
+            self.children.iter_mut().any(|(number, child)| child.handle(cx, Owner { slot: *number, ..owner }, event))
+                || self.handover.as_mut().is_some_and(|handover| handover.handle(cx, event));
         if handled {
-            self.choose(cx);
+            self.settle(cx);
         }
         handled
     }
 
+    /// Has the child that serves connect if it waited for an RPC with that.
+    pub(crate) fn exit_idle(&mut self, cx: &mut Cx<'_>) {
+        if self.state() == State::Idle {
+            self.wake_selected(cx);
+            self.settle(cx);
+        }
+    }
+
     pub(crate) fn shut_down(&mut self, cx: &mut Cx<'_>) {
+        self.end_handover(cx);
         for (number, child) in &mut self.children {
             child.shut_down(cx, Owner { slot: *number, ..self.owner });
         }
@@ -114,22 +145,66 @@ impl<P: Policy> Priority<P> {
         }
     }
 
+    /// The configurations of all children that may serve, most preferred first.
+    pub(crate) fn configs(&self) -> impl Iterator<Item = &P::Config> {
+        let listed = self.order.iter().filter_map(|number| self.children.get(number)).map(|child| &child.config);
+        listed.chain(self.unlisted().map(|child| &child.config))
+    }
+
+    /// Whether a child serves that is not in the list any more.
+    pub(crate) fn has_unlisted(&self) -> bool {
+        self.unlisted().is_some()
+    }
+
     /// The place of the child that serves, and how many there are.
     pub(crate) fn place(&self) -> (usize, usize) {
         (self.selected, self.order.len())
     }
 
     fn serving(&self) -> Option<&Live<P>> {
-        self.children.get(self.order.get(self.selected)?)?.live.as_ref()
+        match &self.handover {
+            Some(handover) => handover.child(&self.children)?.live.as_ref(),
+            None => self.children.get(self.order.get(self.selected)?)?.live.as_ref(),
+        }
+    }
+
+    /// The number of the child that serves, if it is ready and in the list.
+    fn ready_child(&self) -> Option<u32> {
+        let number = match &self.handover {
+            Some(handover) => handover.listed()?,
+            None => *self.order.get(self.selected)?,
+        };
+        (self.children.get(&number)?.state() == Some(State::Ready)).then_some(number)
+    }
+
+    fn unlisted(&self) -> Option<&Child<P>> {
+        self.handover.as_ref()?.unlisted()
+    }
+
+    fn selected_state(&self) -> Option<State> {
+        self.children.get(self.order.get(self.selected)?)?.state()
+    }
+
+    /// Has the selected child connect, if it is idle.
+    fn wake_selected(&mut self, cx: &mut Cx<'_>) {
+        let Some(number) = self.order.get(self.selected) else { return };
+        if let Some(child) = self.children.get_mut(number) {
+            child.exit_idle(cx, Owner { slot: *number, ..self.owner });
+        }
     }
 
     fn handle_timer(&mut self, cx: &mut Cx<'_>, event: &Event) {
+        if event.what == What::Timer(TimerKind::Handover) {
+            self.end_handover(cx);
+            self.settle(cx);
+            return;
+        }
         let Some(child) = self.children.get_mut(&event.owner.slot) else { return };
         let Some(live) = &mut child.live else { return };
         match event.what {
             What::Timer(TimerKind::Failover) => {
                 live.failover = None; // L-67: its state stays what it is.
-                self.choose(cx);
+                self.settle(cx);
             }
             What::Timer(TimerKind::Deactivation) => {
                 live.deactivation = None;
@@ -210,6 +285,29 @@ impl<P: Policy> Child<P> {
             live.note_state(cx, owner);
         }
         handled
+    }
+
+    /// As [`Child::handle`], for one that is not in the list any more: nobody waits for it.
+    fn handle_unlisted(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+        let Some(live) = &mut self.live else { return false };
+        let handled = cx.ignoring_reresolution(self.ignore_reresolution, |cx| live.policy.handle(cx, event));
+        live.state = live.policy.state();
+        handled
+    }
+
+    fn exit_idle(&mut self, cx: &mut Cx<'_>, owner: Owner) {
+        if let Some(live) = &mut self.live {
+            cx.ignoring_reresolution(self.ignore_reresolution, |cx| live.policy.exit_idle(cx));
+            live.note_state(cx, owner);
+        }
+    }
+
+    fn keeps(&self, pool: &Pool, config: &P::Config) -> bool {
+        self.live.as_ref().is_some_and(|live| live.policy.keeps(pool, config))
+    }
+
+    fn state(&self) -> Option<State> {
+        self.live.as_ref().map(|live| live.state)
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>, owner: Owner) {

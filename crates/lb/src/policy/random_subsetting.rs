@@ -14,6 +14,7 @@ use super::{Cx, Event, LocalityConfig, Policy, PriorityConfig, State};
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
 use crate::request_hash::random_hash;
+use crate::timers::Owner;
 use crate::tree::Subchannel;
 
 /// A policy among some endpoints. In a box, as it has the size of all policies.
@@ -41,6 +42,14 @@ impl Policy for RandomSubsetting {
 
     fn exit_idle(&mut self, cx: &mut Cx<'_>) {
         self.child.exit_idle(cx);
+    }
+
+    fn serves(&self, owner: Owner) -> bool {
+        self.child.serves(owner)
+    }
+
+    fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+        self.child.keeps(pool, &subset(config, self.seed))
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

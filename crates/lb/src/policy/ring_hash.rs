@@ -77,6 +77,10 @@ impl Policy for RingHash {
         }
     }
 
+    fn serves(&self, owner: Owner) -> bool {
+        self.endpoints.serves(owner)
+    }
+
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
         self.endpoints.shut_down(cx);
     }

@@ -153,6 +153,12 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> Roster<T> {
         self.members.iter_mut().for_each(|member| member.machine.shut_down(cx));
     }
 
+    /// Whether the endpoint at this slot, if it is one of these, is connected and in use.
+    pub(crate) fn serves(&self, owner: Owner) -> bool {
+        let member = || self.members.get(self.place(owner.slot)?);
+        owner.policy == self.owner.policy && member().is_some_and(|member| member.machine.state() == State::Ready)
+    }
+
     /// Who it is.
     pub(crate) fn owner(&self) -> Owner {
         self.owner

@@ -4,6 +4,7 @@ use super::roster::{Change, Roster};
 use super::{Cx, Event, Policy, PriorityConfig, State};
 use crate::picker::{InTurn, Picker};
 use crate::pool::{Handles, Pool};
+use crate::timers::Owner;
 use crate::tree::Subchannel;
 
 /// Connects to every endpoint.
@@ -34,6 +35,10 @@ impl Policy for RoundRobin {
             self.draw_start(cx);
         }
         true
+    }
+
+    fn serves(&self, owner: Owner) -> bool {
+        self.endpoints.serves(owner)
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

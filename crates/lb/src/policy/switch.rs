@@ -1,9 +1,12 @@
-//! Graceful switch: another kind of policy takes over when it is ready, or waits for RPCs to connect, or the old one is
-//! not ready (L-47).
+//! Graceful switch: another kind of policy takes over when it has connected, failed or waits for RPCs to connect, or the
+//! old one is not ready (L-47); and after a while in any case, as the endpoints of the old one may be gone.
+
+use mainstay_xds::Time;
 
 use super::{Cx, Event, Policy, State};
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
+use crate::timers::{Owner, TimerKind};
 use crate::tree::Subchannel;
 
 /// A policy of one of several kinds.
@@ -17,29 +20,37 @@ pub(crate) trait Kind: Policy {
 pub(crate) struct Switch<K> {
     current: K,
     next: Option<K>,
+    /// When the next one takes over in any case, and whose timer that is.
+    due: Option<(Time, Owner)>,
 }
 
 impl<K: Kind> Policy for Switch<K> {
     type Config = K::Config;
 
     fn new(cx: &mut Cx<'_>, config: &K::Config) -> Self {
-        Self { current: K::new(cx, config), next: None }
+        Self { current: K::new(cx, config), next: None, due: None }
     }
 
     fn update(&mut self, cx: &mut Cx<'_>, config: &K::Config) {
         if self.current.fits(config) {
             self.current.update(cx, config);
             self.drop_next(cx);
+            self.stop_timer(cx);
         } else if let Some(next) = self.next.as_mut().filter(|next| next.fits(config)) {
             next.update(cx, config);
         } else {
             self.drop_next(cx);
             self.next = Some(K::new(cx, config));
+            self.start_timer(cx);
         }
         self.settle(cx);
     }
 
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+        if self.due.is_some_and(|(_, owner)| owner == event.owner) {
+            self.take_over(cx);
+            return true;
+        }
         let handled = self.current.handle(cx, event) || self.next.as_mut().is_some_and(|next| next.handle(cx, event));
         if handled {
             self.settle(cx);
@@ -52,9 +63,18 @@ impl<K: Kind> Policy for Switch<K> {
         self.settle(cx);
     }
 
+    fn serves(&self, owner: Owner) -> bool {
+        self.current.serves(owner)
+    }
+
+    fn keeps(&self, pool: &Pool, config: &K::Config) -> bool {
+        self.current.keeps(pool, config)
+    }
+
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
         self.current.shut_down(cx);
         self.drop_next(cx);
+        self.stop_timer(cx);
     }
 
     fn state(&self) -> State {
@@ -69,9 +89,32 @@ impl<K: Kind> Policy for Switch<K> {
 impl<K: Kind> Switch<K> {
     fn settle(&mut self, cx: &mut Cx<'_>) {
         let old_serves = self.current.state() == State::Ready;
-        let can_serve = |next: &mut K| matches!(next.state(), State::Ready | State::Idle);
-        if let Some(next) = self.next.take_if(|next| can_serve(next) || !old_serves) {
+        let connects = self.next.as_ref().is_some_and(|next| next.state() == State::Connecting);
+        if !old_serves || !connects {
+            self.take_over(cx);
+        }
+    }
+
+    /// Lets the next one take the place of the current one, if there is a next one.
+    fn take_over(&mut self, cx: &mut Cx<'_>) {
+        self.stop_timer(cx);
+        if let Some(next) = self.next.take() {
             std::mem::replace(&mut self.current, next).shut_down(cx);
+        }
+    }
+
+    /// Bounds the wait. A third policy that replaces the second does not make it longer.
+    fn start_timer(&mut self, cx: &mut Cx<'_>) {
+        if let (None, Some(bound)) = (self.due, cx.warm_bound) {
+            let (at, owner) = (cx.now + bound, cx.new_owner());
+            cx.timers.start(at, owner, TimerKind::Handover);
+            self.due = Some((at, owner));
+        }
+    }
+
+    fn stop_timer(&mut self, cx: &mut Cx<'_>) {
+        if let Some((at, owner)) = self.due.take() {
+            cx.timers.stop(at, owner, TimerKind::Handover);
         }
     }
 

@@ -15,7 +15,7 @@ use super::{Cx, Event, Policy, PriorityConfig, State, What};
 use crate::orca::{LoadSink, Reports};
 use crate::picker::{Picker, Position, Reporting, StridePicker};
 use crate::pool::{Handles, Pool};
-use crate::timers::TimerKind;
+use crate::timers::{Owner, TimerKind};
 use crate::tree::{Observation, Subchannel, SubchannelId};
 
 /// Connects to every endpoint, and weighs them.
@@ -98,6 +98,10 @@ impl Policy for WeightedRoundRobin {
             self.look(cx);
         }
         true
+    }
+
+    fn serves(&self, owner: Owner) -> bool {
+        self.endpoints.serves(owner)
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

@@ -13,6 +13,7 @@ use super::endpoint_policy::EndpointPolicy;
 use super::{Cx, Event, LocalityConfig, Policy, PriorityConfig, State};
 use crate::picker::{Picker, Weighted};
 use crate::pool::{Handles, Pool};
+use crate::timers::Owner;
 use crate::tree::Subchannel;
 
 /// One child per locality that has endpoints.
@@ -83,6 +84,10 @@ impl Policy for WeightedTarget {
             }
             None => false,
         }
+    }
+
+    fn serves(&self, owner: Owner) -> bool {
+        self.targets.values().any(|target| target.policy.serves(owner))
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

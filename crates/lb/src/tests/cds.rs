@@ -7,10 +7,11 @@ use http::HeaderMap;
 use mainstay_xds::deps::{ClusterChildren, ClusterError, ClusterErrorKind};
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::resource::lb_policy::LbPolicy;
+use mainstay_xds::resource::tls::{Roots, UpstreamTls};
 
 use crate::snapshot::Content;
 use crate::testbed::{World, aggregate, broken, config, dns, edit_cluster, eds, route, routed, with_policy};
-use crate::{Decision, Rpc};
+use crate::{Decision, Observation, Rpc};
 
 #[test]
 fn an_error_takes_the_place_of_a_cluster_at_once() {
@@ -38,6 +39,58 @@ fn an_error_of_one_cluster_leaves_others_alone() {
     world.update(broken(routed(routes, [eds("a", "x=1")]), error));
     assert_eq!(world.rpc_to("/a/m"), "send 1", "L-14, L-21");
     assert!(world.rpc_to("/b/m").starts_with("fail 14"), "L-14");
+}
+
+/// A29: told when it begins, not with every update.
+#[test]
+fn a_tls_context_that_is_not_followed_is_told_once() {
+    let secured = |endpoints| edit_cluster(eds("c", endpoints), |cluster| cluster.tls = Some(tls()));
+    let told = Observation::SecurityIgnored { cluster: "c".into() };
+    let mut world = World::new();
+    world.update(config([eds("c", "a=1")]));
+    assert_eq!(world.host.observations, []);
+    world.update(config([secured("a=1")]));
+    world.update(config([secured("a=1,2")]));
+    assert_eq!(world.host.observations, [told.clone()]);
+    world.ready(1);
+    assert_eq!(world.rpc(), "send 1", "as in gRPC with credentials that are not for xDS");
+    world.update(config([eds("c", "a=1")]));
+    world.update(config([secured("a=1")]));
+    assert_eq!(world.host.observations, [told.clone(), told]);
+}
+
+/// A cluster that cannot be used as it asks is as good as one that cannot be had.
+#[test]
+fn a_tls_context_that_is_not_followed_is_refused_where_security_is_required() {
+    let secured = |name, endpoints| edit_cluster(eds(name, endpoints), |cluster| cluster.tls = Some(tls()));
+    let mut world = World::new();
+    world.tree = world.tree.with_required_security(true);
+    world.update(config([eds("c", "a=1")]));
+    world.ready(1);
+    assert_eq!(world.rpc(), "send 1");
+    world.log();
+    world.update(config([secured("c", "a=1")]));
+    assert_eq!(
+        world.rpc(),
+        "fail 14: cluster \"c\": cluster \"c\" asks for TLS in its transport_socket, which the credentials of this \
+         channel do not follow, and the channel requires xDS security"
+    );
+    assert_eq!(world.log(), "release 1", "nothing is sent any more");
+    assert_eq!(world.host.observations, [], "nothing was ignored");
+    world.update(config([aggregate("agg", &["x", "y"]), secured("x", "a=1"), eds("y", "a=2")]));
+    world.ready(2);
+    assert_eq!(world.rpc(), "send 2", "an aggregate goes on to its next leaf");
+}
+
+fn tls() -> UpstreamTls {
+    UpstreamTls {
+        roots: Roots::System,
+        identity_instance: None,
+        match_subject_alt_names: Vec::new(),
+        sni: None,
+        auto_host_sni: false,
+        auto_sni_san_validation: false,
+    }
 }
 
 #[test]

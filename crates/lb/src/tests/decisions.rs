@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
-use mainstay_xds::resource::endpoint::EndpointNames;
+use mainstay_xds::resource::endpoint::{DropCategory, EndpointNames};
 use mainstay_xds::resource::filter::{DelayTime, Fault, FaultDelay, FaultShare, FilterConfig, HttpFilter};
+use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
 use mainstay_xds::resource::route::{ClusterTarget, RetryPolicy, Route, RouteAction, WeightedCluster};
 
-use crate::testbed::{World, config, edit_endpoints, edit_locality, eds, route, route_to, routed};
+use crate::testbed::{World, config, edit_endpoints, edit_locality, eds, route, route_to, routed, with_policy};
 use crate::{Chosen, Decision, Rpc};
 
 #[test]
@@ -104,6 +105,73 @@ fn the_cluster_chosen_by_weight_stands_while_the_rpc_waits() {
 }
 
 #[test]
+fn drops_are_drawn_once_however_long_the_rpc_waits() {
+    let drop_overload = |per_million| DropCategory { category: "lb".into(), per_million };
+    let with_drops = |endpoints, drops: &[u32]| {
+        let drops = drops.iter().copied().map(drop_overload).collect();
+        config([edit_endpoints(eds("c", endpoints), |endpoints| endpoints.drops = drops)])
+    };
+    let mut world = World::new();
+    world.update(with_drops("a=1", &[300_000, 300_000]));
+    world.script.draws = [300_000, 400_000].into();
+    let mut chosen = Chosen::default();
+    assert_eq!(decide_again(&mut world, &mut chosen), "wait");
+    for _ in 0..5 {
+        assert_eq!(decide_again(&mut world, &mut chosen), "wait", "L-85: what follows from the draws of before");
+    }
+    world.update(with_drops("a=1,2", &[300_000, 300_000, 300_000]));
+    world.script.draws = [300_000].into();
+    assert_eq!(decide_again(&mut world, &mut chosen), "wait", "L-85: one draw for what is new");
+    world.ready(1);
+    assert_eq!(decide_again(&mut world, &mut chosen), "send 1");
+    assert_eq!(decide_again(&mut world, &mut chosen), "send 1", "L-85: and for another attempt");
+    world.update(with_drops("a=1,2", &[300_000, 500_000]));
+    assert_eq!(decide_again(&mut world, &mut chosen), "drop", "L-85: the shares of today");
+    assert_eq!(world.script.bounds, [1_000_000; 3]);
+}
+
+#[test]
+fn an_rpc_that_is_decided_about_again_takes_the_same_route() {
+    let mut halves = [route("", "a"), split()];
+    halves[0].fraction = Some(500_000);
+    let mut world = World::new();
+    world.update(routed(halves, [eds("a", "x=1"), eds("b", "x=2")]));
+    world.ready(1);
+    world.ready(2);
+    world.script.draws = [500_000, 1].into();
+    let mut chosen = Chosen::default();
+    for _ in 0..3 {
+        // Its connection closes before the request has left, and so it comes back.
+        assert_eq!(decide_again(&mut world, &mut chosen), "send 2", "L-37, L-38");
+    }
+    assert_eq!(world.script.bounds, [1_000_000, 2]);
+}
+
+#[test]
+fn the_locality_stands_while_the_rpc_waits_and_is_drawn_anew_for_each_attempt() {
+    let ring = LbPolicy::RingHash(RingHashConfig { min_ring_size: 1, max_ring_size: 8, request_hash_header: None });
+    let mut world = World::new();
+    world.update(config([with_policy(eds("c", "a=1 b=2,3"), LbPolicy::WrrLocality(Box::new(ring)))]));
+    world.ready(1);
+    world.ready(2); // The one of b that is connected to first; the other is idle.
+    let (headers, mut chosen) = (HeaderMap::new(), Chosen::default());
+    let decide = |world: &mut World, chosen: &mut Chosen, draws: &[u64]| {
+        world.script.draws = draws.iter().copied().collect();
+        world.decide("/s/m", &headers, chosen).chars().take(6).collect::<String>()
+    };
+    // A hash that leads to endpoint 3 of locality b.
+    let leads_to_idle = (0..64).any(|hash| {
+        chosen = Chosen::default();
+        decide(&mut world, &mut chosen, &[1, hash << 58]) == "wait 1"
+    });
+    assert!(leads_to_idle, "one of two endpoints is idle");
+    assert_eq!(decide(&mut world, &mut chosen, &[0]), "wait 1", "L-100: not to locality a, which is ready");
+    world.ready(3);
+    assert_eq!(decide(&mut world, &mut chosen, &[0]), "send 3", "L-100");
+    assert_eq!(decide(&mut world, &mut chosen, &[0]), "send 1", "L-100: another attempt");
+}
+
+#[test]
 fn a_choice_that_is_gone_is_made_again() {
     let mut world = World::new();
     world.update(routed([split()], [eds("a", "x=1"), eds("b", "x=2")]));
@@ -149,7 +217,7 @@ fn a_choice_stands_for_all_attempts_where_there_may_be_several() {
             world.die_silently(2);
             assert_eq!(decide_again(&mut world, &mut chosen), "send 3", "L-38, L-41: a new pick in the same cluster");
         } else {
-            assert_eq!(chosen, Chosen::default(), "nothing is kept for an RPC that is sent once");
+            assert_eq!(chosen.cluster(), None, "of an RPC that is sent once nothing is kept but what was drawn");
         }
     }
 }

@@ -56,6 +56,18 @@ fn counts_outlive_updates_and_pickers() {
 }
 
 #[test]
+fn an_endpoint_with_another_set_of_addresses_counts_anew_from_its_first_rpc() {
+    let policy = |endpoints| config([with_policy(eds("c", endpoints), LbPolicy::LeastRequest { choices: 2 })]);
+    let mut world = World::new();
+    world.update(policy("a=1+3,2"));
+    [1, 2].into_iter().for_each(|port| world.ready(port));
+    world.update(policy("a=1+4,2"));
+    let _running = begin(&mut world, [0, 0], 1);
+    world.update(policy("a=1+4,2,5"));
+    begin(&mut world, [0, 1], 2); // L-102, L-105: the RPC under way is one of the new endpoint.
+}
+
+#[test]
 fn two_policies_count_apart() {
     let policy = || LbPolicy::WrrLocality(Box::new(LbPolicy::LeastRequest { choices: 2 }));
     let mut world = World::new();

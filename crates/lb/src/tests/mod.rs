@@ -5,6 +5,7 @@ mod cluster_impl;
 mod cluster_manager;
 mod decisions;
 mod distribution;
+mod handover;
 mod least_request;
 mod load;
 mod outlier_detection;

@@ -1,8 +1,9 @@
 //! Anything may happen in any order: what must hold then.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mainstay_xds::deps::ClusterConfig;
+use mainstay_xds::deps::{ClusterChildren, ClusterConfig};
 use mainstay_xds::resource::cluster::{FailurePercentageEjection, OutlierDetection};
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig, Weighing, WeightedRoundRobinConfig};
 use proptest::prelude::*;
@@ -26,12 +27,18 @@ proptest! {
     ) {
         let mut world = World::new();
         world.script.draws = draws.into();
+        let (mut listed, mut updated) = (BTreeSet::new(), world.now);
         for step in steps {
+            if let Step::Update(which, _) = step {
+                (listed, updated) = (ports(&configurations()[which]), world.now);
+            }
             apply(&mut world, step);
-            // Never to a connection that is not ready, and never without a text.
+            // Never to a connection that is not ready, nor for long to an endpoint that is gone, and never without a text.
             let rpc = world.rpc();
             if let Some(port) = rpc.strip_prefix("send ") {
-                prop_assert!(world.is_ready(port.parse().expect("a port")));
+                let port = port.parse().expect("a port");
+                prop_assert!(world.is_ready(port));
+                prop_assert!(listed.contains(&port) || world.now < updated + Duration::from_secs(5));
             } else {
                 prop_assert!(rpc.len() > "wait 14: ".len(), "{}", rpc);
             }
@@ -56,6 +63,19 @@ proptest! {
         prop_assert!(world.host.live.is_empty());
         prop_assert_eq!(world.tree.next_deadline(), None);
     }
+}
+
+/// Every endpoint of a configuration.
+fn ports(clusters: &[ClusterConfig]) -> BTreeSet<u16> {
+    let endpoints = clusters.iter().filter_map(|cluster| match &cluster.children {
+        ClusterChildren::Endpoints(endpoints) => endpoints.as_ref(),
+        ClusterChildren::Aggregate(_) => None,
+    });
+    let localities = endpoints.flat_map(|endpoints| endpoints.priorities().flatten().collect::<Vec<_>>());
+    let addresses = localities.flat_map(|locality| {
+        locality.endpoints.into_iter().flat_map(|endpoint| endpoint.addresses.as_slice()).collect::<Vec<_>>()
+    });
+    addresses.map(|address| address.port()).collect()
 }
 
 fn apply(world: &mut World, step: Step) {

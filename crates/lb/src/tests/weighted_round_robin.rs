@@ -220,6 +220,47 @@ fn told(world: &mut World) -> Vec<String> {
     std::mem::take(&mut world.host.observations).into_iter().map(tell).collect()
 }
 
+#[test]
+fn other_rules_hold_for_the_reports_that_follow() {
+    let of = |penalty| WeightedRoundRobinConfig {
+        weighing: Weighing { error_utilization_penalty: Penalty::new(penalty).expect("one"), metrics: vec![] },
+        blackout_period: Duration::ZERO,
+        ..settings()
+    };
+    let mut world = world("a=1,2", &of(0.0));
+    let fail = |port| trailers(0.2, if port == 1 { 60.0 } else { 0.0 });
+    end(&mut world, fail, 10);
+    world.advance(Duration::from_secs(1));
+    assert_eq!(shares(&mut world, 20), [(1, 10), (2, 10)].into(), "L-107: errors do not count");
+    world.update(weighted("a=1,2", &of(1.0)));
+    end(&mut world, fail, 10);
+    world.advance(Duration::from_secs(1));
+    assert_eq!(shares(&mut world, 20), [(1, 4), (2, 16)].into(), "L-107: they do from now on");
+}
+
+#[test]
+fn endpoints_that_lie_about_their_load_break_nothing() {
+    let lies = [1e308, f64::MAX, f64::INFINITY, f64::NAN, -1.0, 5e-324];
+    for (qps, load) in lies.iter().flat_map(|qps| lies.map(|load| (*qps, load))).chain([(1e308, 1.0), (1.0, 5e-324)]) {
+        let mut world = world("a=1,2,3", &WeightedRoundRobinConfig { blackout_period: Duration::ZERO, ..settings() });
+        let lie = |port| {
+            let lie = crate::orca::tests::encode(&[("qps", qps), ("app", load)]);
+            let honest = report(0.5, 0.0);
+            let text = crate::orca::tests::base64(if port == 3 { &honest } else { &lie });
+            HeaderMap::from_iter([(
+                "endpoint-load-metrics-bin".parse().expect("a name"),
+                text.parse().expect("a value"),
+            )])
+        };
+        for _ in 0..3 {
+            end(&mut world, lie, 12);
+            world.advance(Duration::from_secs(1));
+        }
+        let shares = shares(&mut world, 3_000);
+        assert!((1..=3).all(|port| shares[&port] >= 8), "L-108: qps {qps}, load {load}: {shares:?}");
+    }
+}
+
 /// The defaults.
 fn settings() -> WeightedRoundRobinConfig {
     WeightedRoundRobinConfig {

@@ -107,11 +107,9 @@ impl pb::channelz_server::Channelz for Channelz {
 /// Data channels and channels to xDS servers in use, by ascending id (I-21, I-22).
 async fn top_channels() -> Vec<pb::Channel> {
     let mut channels = Vec::new();
-    for inspector in Hub::all() {
-        if let Some(status) = inspector.status().await {
-            channels.push(data_channel(&status));
-            channels.extend(xds_channels(&status));
-        }
+    for status in Hub::statuses().await {
+        channels.push(data_channel(&status));
+        channels.extend(xds_channels(&status));
     }
     channels.sort_by_key(id);
     channels
@@ -119,13 +117,7 @@ async fn top_channels() -> Vec<pb::Channel> {
 
 /// What gRPC calls subchannels. Channels share them.
 async fn connections() -> Vec<Arc<Connection>> {
-    let mut connections = Vec::new();
-    for inspector in Hub::all() {
-        if let Some(status) = inspector.status().await {
-            connections.extend(status.connections);
-        }
-    }
-    connections
+    Hub::statuses().await.into_iter().flat_map(|status| status.connections).collect()
 }
 
 fn data_channel(status: &HubStatus) -> pb::Channel {

@@ -60,12 +60,9 @@ async fn respond(request: &ClientStatusRequest) -> Result<ClientStatusResponse, 
         // C-59.
         return Err(Status::invalid_argument("node_matchers are not supported: leave the field empty"));
     }
-    let mut config = Vec::new();
-    for inspector in Hub::all() {
-        if let Some(status) = inspector.status().await {
-            config.push(client_config(&status, !request.exclude_resource_contents));
-        }
-    }
+    let statuses = Hub::statuses().await;
+    let with_contents = !request.exclude_resource_contents;
+    let mut config: Vec<_> = statuses.iter().map(|status| client_config(status, with_contents)).collect();
     config.sort_by(|a, b| a.client_scope.cmp(&b.client_scope));
     Ok(ClientStatusResponse { config })
 }

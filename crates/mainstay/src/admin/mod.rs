@@ -21,8 +21,8 @@ pub use csds::{Csds, csds};
 pub mod channelz_v1 {
     #![allow(missing_docs, reason = "generated")]
 
-    tonic::include_proto!("grpc.channelz.v1");
+    include!("../generated/grpc.channelz.v1.rs");
 
     /// The descriptors of this package, encoded, for server reflection.
-    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("../generated/descriptors.bin");
 }

@@ -70,6 +70,7 @@ pub(crate) fn builder(servers: &[&Server]) -> ChannelBuilder {
     Channel::builder("xds:///service")
         .bootstrap(bootstrap(servers))
         .backoff(Duration::from_millis(20), Duration::from_millis(100))
+        .reconnect_spread(Duration::ZERO)
 }
 
 /// A stub over such a channel.

@@ -15,6 +15,7 @@ use crate::common::{
     Client, Paced, backends, bootstrap, builder, call, call_within, client, control_plane, service, spread,
     until_answered_by,
 };
+use crate::proxy::Proxy;
 
 #[tokio::test]
 async fn channels_to_different_targets_share_a_connection_to_the_same_endpoint() {
@@ -59,6 +60,31 @@ async fn channels_with_other_settings_have_connections_of_their_own() {
     call(&mut first).await.unwrap();
     call(&mut second).await.unwrap();
     assert_eq!(one.open_connections(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endpoints_that_are_all_replaced_fail_no_call_and_hold_none_up() {
+    let [one, two] = backends(["one", "two"]).await;
+    let gates = [Proxy::to(one.addr()).await, Proxy::to(two.addr()).await];
+    let server = control_plane(service(&[&one])).await;
+    let mut client = client(&[&server]);
+    until_answered_by(&mut client, "one").await;
+    let load = Load::start(&client, 16);
+    let mut before = &one;
+    for (gate, new) in [(&gates[1], &two), (&gates[0], &one)] {
+        gate.freeze(true);
+        let endpoints = resources::endpoints("service", [gate.address()]);
+        server.control_plane().update(|snapshot| snapshot.insert(endpoints));
+        until("it connects to the new endpoint", || gate.connections() > 0).await;
+        assert_eq!(spread(&mut client, 50).await[before.id()], 50, "those of before serve until it answers");
+        gate.freeze(false);
+        until_answered_by(&mut client, new.id()).await;
+        until("nothing is left of those before", || before.open_connections() == 0).await;
+        before = new;
+    }
+    for outcome in load.stop().await {
+        assert_eq!(outcome.failures, Vec::<String>::new());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,8 @@ use envoy_types::pb::envoy::service::status::v3::client_config::GenericXdsConfig
 use envoy_types::pb::envoy::service::status::v3::client_status_discovery_service_client::ClientStatusDiscoveryServiceClient;
 use envoy_types::pb::envoy::service::status::v3::{ClientConfig, ClientStatusRequest};
 use envoy_types::pb::envoy::r#type::matcher::v3::NodeMatcher;
+use mainstay::admin::channelz_v1::GetTopChannelsRequest;
+use mainstay::admin::channelz_v1::channelz_client::ChannelzClient;
 use mainstay::{Channel, ChannelBuilder};
 use mainstay_control_plane::{Body, Corruption, Server, Snapshot, TypeUrl, resources};
 use tokio::net::TcpListener;
@@ -201,6 +203,25 @@ async fn equal_channels_share_one_client_and_targets_have_their_own() {
     assert_eq!(status_of("csds-shared").await.len(), 2);
     drop(second);
     assert_eq!(only("csds-shared", status_of("csds-shared").await).client_scope, "xds:///other");
+}
+
+#[test]
+fn a_channel_whose_runtime_nobody_drives_holds_up_no_answer() {
+    let driven = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = driven.block_on(control_plane(Snapshot::default()));
+    let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stuck = idle.block_on(async { builder("stuck", &server).build().unwrap() });
+    driven.block_on(async {
+        let channel = builder("well", &server).build().unwrap();
+        let configs = in_time(fetch_status(ClientStatusRequest::default())).await.unwrap();
+        let of =
+            |node: &str| configs.iter().filter(|config| config.node.as_ref().is_some_and(|n| n.id == node)).count();
+        assert_eq!((of("stuck"), of("well")), (0, 1));
+        let mut channelz = ChannelzClient::new(mainstay::admin::channelz());
+        in_time(channelz.get_top_channels(GetTopChannelsRequest::default())).await.unwrap();
+        drop(channel);
+    });
+    drop(stuck);
 }
 
 fn builder(node: &str, server: &Server) -> ChannelBuilder {

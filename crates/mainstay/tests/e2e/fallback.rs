@@ -136,7 +136,7 @@ async fn a_primary_that_accepts_and_never_speaks_is_left_after_the_connect_timeo
 
 #[tokio::test]
 async fn a_primary_that_never_responds_can_count_as_down() {
-    // C-36 and design.md §4: only if asked for.
+    // C-36 and D-8: only if asked for.
     let [two] = backends(["two"]).await;
     let [primary, fallback] = [control_plane(Snapshot::default()).await, control_plane(service(&[&two])).await];
     primary.faults().silent(true);

@@ -12,8 +12,11 @@ mod fault_injection;
 mod faulty_network;
 mod load_reports;
 mod logical_dns;
+mod no_downgrade;
+mod outages;
 mod outlier_detection;
 mod proxy;
+mod relay;
 mod retry;
 mod session_affinity;
 #[cfg(feature = "opentelemetry")]

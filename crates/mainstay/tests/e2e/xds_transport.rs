@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mainstay::bootstrap::{Bootstrap, CallCreds, IdentityFiles, Node, ServerConfig, TlsConfig};
 use mainstay::{Channel, ChannelBuilder, Credentials, ResolveHost};
-use mainstay_control_plane::{Server, Snapshot, resources};
+use mainstay_control_plane::{Snapshot, resources};
 use mainstay_testservice::{Backend, Identity, ServerTlsConfig};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::RootCertStore;
@@ -22,6 +22,8 @@ use tokio::sync::mpsc;
 use tonic::Code;
 
 use crate::common::{Client, backends, call, control_plane, in_time, service, until_failed, until_left_alone};
+use crate::proxy::Proxy;
+use crate::relay::Relay;
 
 // === TLS to the control plane ===
 
@@ -31,7 +33,7 @@ async fn the_control_plane_is_reached_over_tls() {
     let server = control_plane(service(&[&one])).await;
     let files = Files::new();
     let ca = Authority::new();
-    let front = TlsFront::start(&server, ca.server_config(None)).await;
+    let front = TlsFront::start(server.addr(), ca.server_config(None)).await;
     files.write("ca.pem", &ca.pem());
     // By address and by name: the certificate has both.
     for host in ["127.0.0.1", "localhost"] {
@@ -46,7 +48,7 @@ async fn a_client_certificate_is_shown_and_a_new_one_is_used_for_the_next_connec
     let [one, two] = backends(["one", "two"]).await;
     let server = control_plane(service(&[&one])).await;
     let (files, ca, clients) = (Files::new(), Authority::new(), Authority::new());
-    let mut front = TlsFront::start(&server, ca.server_config(Some(&clients))).await;
+    let mut front = TlsFront::start(server.addr(), ca.server_config(Some(&clients))).await;
     files.write("ca.pem", &ca.pem());
     let (first, second) = (clients.issue("first"), clients.issue("second"));
     files.write_identity(&first);
@@ -74,7 +76,7 @@ async fn a_client_certificate_is_shown_and_a_new_one_is_used_for_the_next_connec
 async fn a_missing_client_certificate_is_refused_by_the_server() {
     let server = control_plane(Snapshot::default()).await;
     let (files, ca, clients) = (Files::new(), Authority::new(), Authority::new());
-    let front = TlsFront::start(&server, ca.server_config(Some(&clients))).await;
+    let front = TlsFront::start(server.addr(), ca.server_config(Some(&clients))).await;
     files.write("ca.pem", &ca.pem());
     let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
     let text = failure(ServerConfig::tls(front.address.to_string(), tls)).await;
@@ -89,7 +91,7 @@ async fn a_server_of_another_authority_is_named_with_the_cause_and_used_once_it_
     let [one] = backends(["one"]).await;
     let server = control_plane(service(&[&one])).await;
     let (files, ca, stranger) = (Files::new(), Authority::new(), Authority::new());
-    let front = TlsFront::start(&server, ca.server_config(None)).await;
+    let front = TlsFront::start(server.addr(), ca.server_config(None)).await;
     files.write("ca.pem", &stranger.pem());
     let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
     let mut client = client(ServerConfig::tls(front.address.to_string(), tls));
@@ -135,6 +137,54 @@ async fn a_token_is_never_sent_in_the_clear() {
     config.call_creds = vec![CallCreds::JwtTokenFile("token".into())];
     let text = failure(config).await;
     assert!(text.contains("call credentials need a secure connection"), "{text}");
+    assert_eq!(server.stats().streams, 0);
+}
+
+#[tokio::test]
+async fn a_token_is_shown_to_the_server_and_kept_until_it_expires() {
+    // A97, S-95: the file is not read again for a second stream.
+    let [one] = backends(["one"]).await;
+    let server = control_plane(service(&[&one])).await;
+    let mut relay = Relay::to(&server, None).await;
+    let (files, ca) = (Files::new(), Authority::new());
+    let front = TlsFront::start(relay.address(), ca.server_config(None)).await;
+    files.write("ca.pem", &ca.pem());
+    // {"exp": 99999999999}
+    let token = "e30.eyJleHAiOiA5OTk5OTk5OTk5OX0.c2lnbmVk";
+    files.write("token", &format!("{token}\n"));
+    let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+    let mut config = ServerConfig::tls(front.address.to_string(), tls);
+    config.call_creds = vec![CallCreds::JwtTokenFile(files.path("token"))];
+    let mut client = client(config);
+    assert_eq!(call(&mut client).await.unwrap(), "one");
+    let shown = Some(format!("Bearer {token}"));
+    assert_eq!(in_time(relay.next_token()).await, shown);
+
+    files.write("token", "gone");
+    server.close_streams(Code::Aborted);
+    assert_eq!(in_time(relay.next_token()).await, shown);
+}
+
+#[tokio::test]
+async fn a_file_without_a_usable_token_is_named_with_the_reason() {
+    // S-96: streams without a token are not opened.
+    let server = control_plane(Snapshot::default()).await;
+    let (files, ca) = (Files::new(), Authority::new());
+    let front = TlsFront::start(server.addr(), ca.server_config(None)).await;
+    files.write("ca.pem", &ca.pem());
+    // The last one: {"exp": 1}
+    for (content, expected) in [
+        (None, "No such file"),
+        (Some("secret"), "not a JSON Web Token"),
+        (Some("e30.eyJleHAiOiAxfQ.c2lnbmVk"), "the token has expired"),
+    ] {
+        content.into_iter().for_each(|content| files.write("token", content));
+        let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+        let mut config = ServerConfig::tls(front.address.to_string(), tls);
+        config.call_creds = vec![CallCreds::JwtTokenFile(files.path("token"))];
+        let text = failure(config).await;
+        assert!(text.contains(&format!("{}: {expected}", files.path("token").display())), "{text}");
+    }
     assert_eq!(server.stats().streams, 0);
 }
 
@@ -244,6 +294,34 @@ async fn a_connection_carries_the_streams_of_a_hundred_targets_and_no_more() {
     assert_eq!((server.stats().open_connections, server.stats().open_streams), (2, 101));
     drop(clients);
     until_left_alone(&server).await;
+}
+
+#[tokio::test]
+async fn a_server_that_allows_two_streams_gets_another_connection_for_the_next_two() {
+    // RFC 9113, section 5.1.2. A stream that waits for a place asks for nothing, and nothing it wants may be called
+    // absent.
+    let [one] = backends(["one"]).await;
+    let names = ["a", "b", "c", "d"];
+    let listeners = names.map(|name| resources::listener(name, resources::route("service", "service")));
+    let server = control_plane(
+        Snapshot::builder()
+            .resources(listeners)
+            .cluster(resources::eds_cluster("service"))
+            .endpoints(resources::endpoints("service", [one.addr()])),
+    )
+    .await;
+    let relay = Relay::to(&server, Some(2)).await;
+    let proxy = Proxy::to(relay.address()).await;
+    let bootstrap = Arc::new(bootstrap(ServerConfig::insecure(proxy.address().to_string())));
+    let clients: Vec<_> = names
+        .into_iter()
+        .map(|name| Channel::builder(format!("xds:///{name}")).bootstrap(bootstrap.clone()).build().unwrap())
+        .map(Client::new)
+        .collect();
+    for mut client in clients.clone() {
+        assert_eq!(call(&mut client).await.unwrap(), "one");
+    }
+    assert_eq!(proxy.connections(), 2);
 }
 
 #[test]
@@ -369,9 +447,9 @@ struct TlsFront {
 }
 
 impl TlsFront {
-    async fn start(server: &Server, config: rustls::ServerConfig) -> Self {
+    async fn start(target: SocketAddr, config: rustls::ServerConfig) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, target) = (listener.local_addr().unwrap(), server.addr());
+        let address = listener.local_addr().unwrap();
         let (seen, clients) = mpsc::unbounded_channel();
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
         tokio::spawn(async move {
@@ -402,17 +480,17 @@ async fn pass_on(mut stream: impl AsyncRead + AsyncWrite + Unpin, target: Socket
 }
 
 /// A certificate authority for one test.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-struct Issued {
-    certificate_pem: String,
-    key_pem: String,
+pub(crate) struct Issued {
+    pub(crate) certificate_pem: String,
+    pub(crate) key_pem: String,
     der: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
@@ -423,7 +501,7 @@ impl Authority {
     }
 
     /// A certificate for this name, and for this machine.
-    fn issue(&self, name: &str) -> Issued {
+    pub(crate) fn issue(&self, name: &str) -> Issued {
         let key = KeyPair::generate().unwrap();
         let names = [name, "localhost", "127.0.0.1"].map(str::to_owned);
         let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.0).unwrap();
@@ -459,7 +537,7 @@ impl Authority {
     }
 
     /// Credentials that trust only us.
-    fn client_credentials(&self) -> Credentials {
+    pub(crate) fn client_credentials(&self) -> Credentials {
         let builder =
             rustls::ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
         Credentials::tls_with(builder.with_root_certificates(self.roots()).with_no_client_auth())

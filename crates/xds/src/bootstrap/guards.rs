@@ -15,6 +15,7 @@ impl Guards {
             federation: on("GRPC_EXPERIMENTAL_XDS_FEDERATION"),
             authority_rewrite: on("GRPC_EXPERIMENTAL_XDS_AUTHORITY_REWRITE"),
             call_creds: on("GRPC_EXPERIMENTAL_XDS_BOOTSTRAP_CALL_CREDS"),
+            http_connect: on("GRPC_EXPERIMENTAL_XDS_HTTP_CONNECT"),
         }
     }
 }
@@ -40,6 +41,7 @@ mod tests {
             federation: true,
             authority_rewrite: true,
             call_creds: true,
+            http_connect: true,
         };
         assert_eq!(Guards::default(), all_on);
         assert_eq!(Guards::from_vars(|_| Some("maybe".to_owned())), all_on);
@@ -56,6 +58,7 @@ mod tests {
             federation: false,
             authority_rewrite: false,
             call_creds: false,
+            http_connect: false,
         };
         for off in ["false", "FALSE", "False"] {
             assert_eq!(Guards::from_vars(|_| Some(off.to_owned())), all_off);
@@ -75,6 +78,7 @@ mod tests {
             ("GRPC_EXPERIMENTAL_XDS_FEDERATION", Guards { federation: false, ..on }),
             ("GRPC_EXPERIMENTAL_XDS_AUTHORITY_REWRITE", Guards { authority_rewrite: false, ..on }),
             ("GRPC_EXPERIMENTAL_XDS_BOOTSTRAP_CALL_CREDS", Guards { call_creds: false, ..on }),
+            ("GRPC_EXPERIMENTAL_XDS_HTTP_CONNECT", Guards { http_connect: false, ..on }),
         ] {
             assert_eq!(off(variable), guards, "{variable}");
         }

@@ -186,6 +186,8 @@ pub struct Guards {
     pub authority_rewrite: bool,
     /// `GRPC_EXPERIMENTAL_XDS_BOOTSTRAP_CALL_CREDS` (A97).
     pub call_creds: bool,
+    /// `GRPC_EXPERIMENTAL_XDS_HTTP_CONNECT` (A86).
+    pub http_connect: bool,
 }
 
 // === impl Bootstrap ===

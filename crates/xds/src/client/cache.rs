@@ -265,7 +265,7 @@ impl Cached {
         self.held().map(|held| held.server).or_else(|| self.fault().map(|fault| fault.server))
     }
 
-    /// Whether there is no usable data and it is not known that there is none (A71 as `design.md` reads it): it was
+    /// Whether there is no usable data and it is not known that there is none (A71, D-15): it was
     /// only ever requested, rejected, timed out as transient, or answered by an error other than NOT_FOUND.
     pub(super) fn is_uncached(&self) -> bool {
         match self {

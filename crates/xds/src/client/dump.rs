@@ -74,7 +74,7 @@ pub struct ServerStatus {
     pub server: Arc<ServerConfig>,
     /// State of the connection to it.
     pub state: ServerState,
-    /// Why it cannot be reached. Cleared by its next answer, not by a connection (C-31).
+    /// Why it cannot be reached. Cleared by its next answer or sign of life, not by a connection (C-31).
     pub last_error: Option<Arc<str>>,
 }
 

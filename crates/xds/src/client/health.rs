@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::authority::{AuthorityId, Unreachable};
-use super::server::{Answered, Link, Outage, Paused, ServerId};
+use super::authority::{Authority, AuthorityId, Unreachable};
+use super::server::{Answered, Link, Outage, Pause, Paused, ServerId};
 use super::subscription::Word;
 use super::timers::TimerKind;
 use super::{Action, Report, XdsClient};
@@ -22,7 +22,7 @@ impl XdsClient {
         failed.outage = Some(Outage { cause: cause.into(), since });
         let report = Report::Unreachable(failed.config.clone(), cause.to_owned(), pause);
         self.report(report);
-        self.pause(now, server, pause);
+        self.pause(now, server, pause, Pause::Backoff);
         for authority in self.authorities_led_by(server) {
             let due = self.authorities[authority.0].reachability_only || self.cache.any_uncached(authority);
             self.active_is_down(authority, due);
@@ -30,7 +30,7 @@ impl XdsClient {
     }
 
     /// A stream that had answers is over. That is no failure (P-18): the next one follows at once, unless such
-    /// streams end again and again.
+    /// streams end again and again, or nothing is missing and there is time.
     pub(super) fn stream_ended(
         &mut self,
         now: Time,
@@ -39,13 +39,31 @@ impl XdsClient {
         lived: Duration,
         cause: &str,
     ) {
-        let ended = &mut self.servers[server.0];
-        let pause = ended.pacing.ended(lived, &self.settings, choose);
-        let report = Report::StreamEnded(ended.config.clone(), cause.to_owned(), pause);
+        let paced = self.servers[server.0].pacing.ended(lived, &self.settings, choose);
+        let (pause, reason) = match paced {
+            Duration::ZERO => (self.spread(choose, server), Pause::Spread),
+            paced => (paced, Pause::Backoff),
+        };
+        let report = Report::StreamEnded(self.servers[server.0].config.clone(), cause.to_owned(), pause);
         self.report(report);
         if !pause.is_zero() {
-            self.pause(now, server, pause);
+            self.pause(now, server, pause, reason);
         }
+    }
+
+    /// How long to stay away from a server that was lost. Ten thousand clients that lack nothing should not come back
+    /// in the same instant; one that lacks something, is on a fallback or falls back readily should not wait.
+    fn spread(&self, choose: &mut dyn Choose, server: ServerId) -> Duration {
+        let nanos = u64::try_from(self.settings.reconnect_spread.as_nanos()).unwrap_or(u64::MAX);
+        let is_in_need = |(index, authority): (usize, &Authority)| {
+            let is_on_fallback = !authority.above_active().is_empty();
+            authority.in_use().contains(&server)
+                && (is_on_fallback || authority.reachability_only || self.cache.any_uncached(AuthorityId(index)))
+        };
+        if nanos == 0 || self.authorities.iter().enumerate().any(is_in_need) {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(choose.choose(nanos).min(nanos))
     }
 
     /// The server in charge of an authority is known to be down. Falls back if that is `due` (C-40, C-42), and past
@@ -173,9 +191,9 @@ impl XdsClient {
         (0..self.authorities.len()).map(AuthorityId).filter(led).collect()
     }
 
-    fn pause(&mut self, now: Time, server: ServerId, pause: Duration) {
+    fn pause(&mut self, now: Time, server: ServerId, pause: Duration, reason: Pause) {
         let until = now + pause;
-        self.servers[server.0].link = Link::Paused(Paused { until });
+        self.servers[server.0].link = Link::Paused(Paused { until, reason });
         self.timers.set(until, TimerKind::Backoff(server));
     }
 

@@ -8,8 +8,9 @@
 //! Nothing is sent, opened, closed or told before it is polled. What is handed out then is the
 //! difference between what is watched and known at that moment and what servers and watchers were
 //! told last. So commands that come together cost one request, and news of one resource are one
-//! notification. In `server` and `stream` is what is known of the servers, in `authority` which of
-//! them is in charge, in `cache` what they delivered; `response`, `health` and `drive` change it.
+//! notification. In `server` and `stream` is what is known of the servers, in `subscription` what
+//! each of them said of each name, in `life` whether it is alive, in `authority` which of them is
+//! in charge, in `cache` what counts; `response`, `health` and `drive` change it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -257,6 +258,8 @@ pub enum Report {
     DeletionIgnored(Arc<ServerConfig>, ResourceKey),
     /// A resource whose deletion was ignored is back, or is not watched any more (A53).
     DeletionOver(Arc<ServerConfig>, ResourceKey),
+    /// A cluster asks for TLS, which the credentials of the channel do not follow. Told by the channel, not the client.
+    SecurityIgnored(Arc<str>),
 }
 
 /// How many resources a response brought. What nobody had asked for is neither valid nor invalid.
@@ -285,8 +288,12 @@ pub struct ClientSettings {
     pub resource_timeout: Duration,
     /// The same for servers with `resource_timer_is_transient_error`.
     pub transient_resource_timeout: Duration,
-    /// Treat a stream without any response for this long as a failed one; off by default (C-36).
+    /// Treat a stream without any response for this long as a failed one while it owes an answer, even if the server
+    /// shows that it is alive; off by default (C-36).
     pub silent_stream_timeout: Option<Duration>,
+    /// Upper bound of the pause before a client that lacks nothing comes back to a server that it lost; each time it
+    /// is drawn anew. Zero: at once.
+    pub reconnect_spread: Duration,
     /// First pause between attempts (P-19).
     pub backoff_base: Duration,
     /// Longest pause between attempts, before jitter.
@@ -305,8 +312,9 @@ impl Default for ClientSettings {
             resource_timeout: Duration::from_secs(15),
             transient_resource_timeout: Duration::from_secs(30),
             silent_stream_timeout: None,
+            reconnect_spread: Duration::from_secs(2),
             backoff_base: Duration::from_secs(1),
-            backoff_max: Duration::from_secs(120),
+            backoff_max: Duration::from_secs(30),
             min_load_report_interval: Duration::from_secs(1),
         }
     }
@@ -418,8 +426,14 @@ impl XdsClient {
         // authority that starts on such a server.
         let is_down = self.authorities[id.0].active().is_some_and(|server| self.servers[server.0].outage.is_some());
         let uncached = self.cache.get(key.resource_type, &key.name).is_some_and(|entry| entry.cached.is_uncached());
+        let is_in_need = uncached || self.authorities[id.0].reachability_only;
+        if is_in_need {
+            for server in self.authorities[id.0].in_use() {
+                self.servers[server.0].hurry(*server, &mut self.timers);
+            }
+        }
         if is_down {
-            self.active_is_down(id, uncached || self.authorities[id.0].reachability_only);
+            self.active_is_down(id, is_in_need);
         }
     }
 

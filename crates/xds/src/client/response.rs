@@ -96,7 +96,7 @@ impl XdsClient {
         for (name, outcome) in reading.outcomes {
             self.take_in(server, ResourceKey { resource_type, name }, &provenance, outcome);
         }
-        // A response that is rejected, even in part, does not advance the version (P-39 as design.md decides it).
+        // A response that is rejected, even in part, does not advance the version (P-39, D-11).
         let from = &mut self.servers[server.0];
         if error.is_none() {
             from.set_version(resource_type, version);
@@ -127,21 +127,12 @@ impl XdsClient {
     /// Takes in what a response says about one resource: with its stream, and into the cache if the server is in
     /// charge of it (C-51).
     fn take_in(&mut self, server: ServerId, key: ResourceKey, provenance: &Provenance, outcome: Outcome) {
-        let entry = self.cache.get(key.resource_type, &key.name);
-        let in_charge = entry.is_some_and(|entry| self.authorities[entry.authority.0].active() == Some(server));
         let drops = self.fails_on_data_errors(server);
         let effect = |drops| if drops { Effect::Drop } else { Effect::Ambient };
         let (kind, effect) = match outcome {
-            Outcome::Unchanged | Outcome::Value(_) if in_charge => {
-                return self.adopt(server, &key, provenance, outcome);
-            }
-            Outcome::Unasked | Outcome::Unchanged | Outcome::Value(_) => {
-                // It is not kept. Should the server be in charge of it after all, it must send it again.
-                if let Some(stream) = self.servers[server.0].link.stream_mut() {
-                    stream.ask_again(&key, &mut self.timers);
-                }
-                return;
-            }
+            Outcome::Unchanged => return self.adopt(server, &key, provenance, None),
+            Outcome::Value(value) => return self.adopt(server, &key, provenance, Some(value)),
+            Outcome::Unasked => return self.pass_over(server, &key),
             Outcome::Invalid(invalid) => {
                 (ErrorKind::Rejected { version: provenance.version.clone(), invalid }, effect(drops))
             }
@@ -154,16 +145,21 @@ impl XdsClient {
         self.hear(server, &key, kind, effect, provenance.at);
     }
 
-    /// Takes a value into the cache.
-    fn adopt(&mut self, server: ServerId, key: &ResourceKey, provenance: &Provenance, outcome: Outcome) {
+    /// Takes a value into the cache, or confirms the one that is there.
+    fn adopt(&mut self, server: ServerId, key: &ResourceKey, provenance: &Provenance, value: Option<Parsed>) {
+        let Some(entry) = self.cache.get_mut(key.resource_type, &key.name) else {
+            return self.pass_over(server, key);
+        };
+        if self.authorities[entry.authority.0].active() != Some(server) {
+            return self.pass_over(server, key);
+        }
         let from = &mut self.servers[server.0];
         if let Some(stream) = from.link.stream_mut() {
             stream.heard(key, Word::Adopted, &mut self.timers);
         }
-        let Some(entry) = self.cache.get_mut(key.resource_type, &key.name) else { return };
         let was_ignored = entry.deletion_ignored;
         let mut replaced = None;
-        if let Outcome::Value(Parsed { resource, bytes: raw }) = outcome {
+        if let Some(Parsed { resource, bytes: raw }) = value {
             replaced = entry.cached.held().map(|held| held.server).filter(|other| *other != server);
             entry.accept(Held { resource, raw, server, provenance: provenance.clone() });
         } else {
@@ -179,6 +175,13 @@ impl XdsClient {
         }
         if let Some(other) = replaced {
             self.servers[other.0].ask_again(key, &mut self.timers);
+        }
+    }
+
+    /// Does not keep a value. Should the server be in charge of it after all, it must send it again.
+    fn pass_over(&mut self, server: ServerId, key: &ResourceKey) {
+        if let Some(stream) = self.servers[server.0].link.stream_mut() {
+            stream.ask_again(key, &mut self.timers);
         }
     }
 

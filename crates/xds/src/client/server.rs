@@ -50,7 +50,7 @@ pub(super) struct Outage {
 ///   Idle ─────────► Opening ────────► Unanswered ──────────────► Answered
 ///    ▲                 │ Closed          │ Closed, silent           │ Closed
 ///    │                 ▼                 ▼                          │
-///    ├──── due ───── Paused ◄───────────────── ends soon, again ────┤
+///    ├──── due ───── Paused ◄── ends soon, again; nothing is missing ┤
 ///    └────────────────────────────────────────────── else ──────────┘
 /// ```
 ///
@@ -95,6 +95,16 @@ pub(super) struct Answered {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Paused {
     pub until: Time,
+    pub reason: Pause,
+}
+
+/// Why an attempt must wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Pause {
+    /// Earlier ones failed, or their streams ended soon.
+    Backoff,
+    /// Nothing is missing, and others may come back in the same moment. A new need ends it.
+    Spread,
 }
 
 // === impl Server ===
@@ -125,6 +135,13 @@ impl Server {
     pub(super) fn reset_backoff(&mut self, id: ServerId, timers: &mut Timers) {
         self.pacing = Pacing::default();
         if let Link::Paused(_) = self.link {
+            self.take_link().cancel_timers(id, timers);
+        }
+    }
+
+    /// Something is missing: ends a pause that was made because nothing was.
+    pub(super) fn hurry(&mut self, id: ServerId, timers: &mut Timers) {
+        if let Link::Paused(Paused { reason: Pause::Spread, .. }) = self.link {
             self.take_link().cancel_timers(id, timers);
         }
     }
@@ -203,7 +220,7 @@ impl Link {
         if let Self::Unanswered(Unanswered { silent_at: Some(at), .. }) = self {
             timers.cancel(at, TimerKind::Silent(server));
         }
-        if let Self::Paused(Paused { until }) = self {
+        if let Self::Paused(Paused { until, .. }) = self {
             timers.cancel(until, TimerKind::Backoff(server));
         }
         if let Some(stream) = self.stream_mut() {

@@ -151,9 +151,10 @@ impl Stream {
 
     /// The server said something about a resource.
     pub(super) fn heard(&mut self, key: &ResourceKey, word: Word, timers: &mut Timers) {
-        self.set(key, word, timers);
-        if let Some(listed) = self.listed_mut(key) {
-            listed.covered = true;
+        let Some(listed) = self.listed_mut(key) else { return };
+        listed.covered = true;
+        if listed.word != word {
+            self.set(key, word, timers);
         }
     }
 

@@ -228,12 +228,13 @@ fn endpoints_of(name: &DnsName, addresses: &[SocketAddr]) -> Arc<ResolvedEndpoin
         addresses,
         weight: 1,
         health: HealthStatus::Unknown,
-        names: Some(Arc::new(EndpointNames { hostname: Some(name.to_string().into()), hash_key: None })),
+        names: Some(Arc::new(EndpointNames { hostname: Some(name.to_string().into()), ..Default::default() })),
     };
     let locality = LocalityEndpoints {
         locality: Arc::new(Locality::default()),
         weight: 1,
         source: EndpointSource::Inline(Arc::new(EndpointCollection { endpoints: vec![endpoint] })),
+        proxy: None,
     };
     let priority = Priority { localities: vec![locality] };
     let endpoints = Endpoints { priorities: vec![priority], ..Endpoints::default() };

@@ -50,11 +50,12 @@ pub struct ClusterLoad {
     forwarded: Arc<Forwarded>,
 }
 
-/// A number that RPCs count up. Any two are equal: what was counted is no part of what was decided.
+/// A number that RPCs count up. Two are equal if they are the same one: what was counted is no part of what was decided,
+/// but where it is counted is.
 #[derive(Debug, Default)]
 struct Tally(AtomicU64);
 
-/// The counters of a locality. Two are equal if they are of the same locality.
+/// The counters of a locality. Two are equal if they are the same ones.
 #[derive(Debug)]
 struct LocalityLoad {
     locality: Arc<Locality>,
@@ -381,8 +382,8 @@ impl Tally {
 }
 
 impl PartialEq for Tally {
-    fn eq(&self, _: &Self) -> bool {
-        true
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
     }
 }
 
@@ -394,7 +395,7 @@ impl Hash for Tally {
 
 impl PartialEq for LocalityLoad {
     fn eq(&self, other: &Self) -> bool {
-        self.locality == other.locality
+        std::ptr::eq(self, other)
     }
 }
 

@@ -1,12 +1,13 @@
-//! Cluster (CDS), `spec/04` section 4.
+//! Cluster (CDS), `docs/rules/04` section 4.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::cluster::v3 as pb;
 use envoy_types::pb::envoy::config::core::v3::{HealthStatus, RoutingPriority, TypedExtensionConfig};
-use envoy_types::pb::envoy::config::endpoint::v3::LbEndpoint;
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
+use envoy_types::pb::envoy::config::endpoint::v3::{ClusterLoadAssignment, LbEndpoint};
 use envoy_types::pb::envoy::extensions::clusters::aggregate::v3::ClusterConfig as AggregateConfig;
 use envoy_types::pb::envoy::extensions::upstreams::http::v3::HttpProtocolOptions;
 use envoy_types::pb::google::protobuf::{Duration as PbDuration, UInt32Value};
@@ -14,7 +15,7 @@ use pb::circuit_breakers::Thresholds;
 use pb::cluster::{ClusterDiscoveryType, CommonLbConfig, CustomClusterType, DiscoveryType};
 
 use super::lb_policy::LbPolicy;
-use super::tls::UpstreamTls;
+use super::tls::{HttpConnect, Socket, UpstreamTls};
 use super::{ParseContext, fields};
 use crate::bootstrap::ServerConfig;
 use crate::invalid::{Faults, Invalid};
@@ -32,6 +33,8 @@ pub struct Cluster {
     pub outlier_detection: Option<OutlierDetection>,
     /// TLS to the endpoints, for channels with xDS credentials.
     pub tls: Option<UpstreamTls>,
+    /// Connections to the endpoints go through a proxy (A86).
+    pub http_connect: Option<HttpConnect>,
     /// Where load is reported: the server that sent this resource, or nowhere.
     pub lrs_server: Option<Arc<ServerConfig>>,
     /// ORCA metrics forwarded to LRS, as written.
@@ -138,17 +141,20 @@ impl Cluster {
         let outlier_detection = pb.outlier_detection.as_ref().map(|outlier_detection| {
             faults.field("outlier_detection", |f| OutlierDetection::parse(outlier_detection, f))
         });
-        let tls = pb
-            .transport_socket
-            .as_ref()
-            .and_then(|socket| faults.field("transport_socket", |f| UpstreamTls::parse_socket(socket, cx, f)));
+        let socket = pb.transport_socket.as_ref();
+        let socket = socket.and_then(|socket| faults.field("transport_socket", |f| Socket::parse(socket, cx, f)));
+        let Socket { tls, mut http_connect } = socket.unwrap_or_default();
+        if let (Some(ClusterKind::LogicalDns { .. }), Some(http_connect)) = (&kind, &mut http_connect) {
+            let own = faults.field("load_assignment.endpoints[0]", |f| dns_proxy(pb.load_assignment.as_ref()?, f));
+            http_connect.default = own.or(http_connect.default);
+        }
         let lrs_server = pb.lrs_server.as_ref().map(|source| {
             faults.field("lrs_server", |f| fields::self_config_source(Some(source), f));
             cx.server.clone()
         });
         let idle_timeout = faults.field("upstream_config", |f| idle_timeout(pb.upstream_config.as_ref(), f));
         if let Some(metadata) = &pb.metadata {
-            faults.field("metadata", |f| fields::check_metadata(metadata, f));
+            faults.field("metadata", |f| fields::parse_metadata(metadata, f));
         }
         let parsed = kind.zip(lb_policy).map(|(kind, lb_policy)| Self {
             kind,
@@ -156,6 +162,7 @@ impl Cluster {
             max_requests,
             outlier_detection,
             tls,
+            http_connect,
             lrs_server,
             lrs_report_endpoint_metrics: reported_metrics(&pb.lrs_report_endpoint_metrics),
             override_host_statuses: OverrideHostStatuses::parse(pb.common_lb_config.as_ref()),
@@ -266,6 +273,19 @@ impl ClusterKind {
         });
         Some(Self::Aggregate { clusters })
     }
+}
+
+/// The proxy that the only endpoint of a LOGICAL_DNS cluster names, or else its locality (A86); `faults` is at the
+/// locality.
+fn dns_proxy(pb: &ClusterLoadAssignment, faults: &mut Faults) -> Option<SocketAddr> {
+    let locality = pb.endpoints.first()?;
+    let endpoint = locality.lb_endpoints.first().and_then(|endpoint| endpoint.metadata.as_ref());
+    let own = endpoint
+        .and_then(|metadata| faults.field("lb_endpoints[0].metadata", |f| fields::parse_metadata(metadata, f).proxy));
+    let metadata = locality.metadata.as_ref();
+    own.or_else(|| {
+        metadata.and_then(|metadata| faults.field("metadata", |f| fields::parse_metadata(metadata, f).proxy))
+    })
 }
 
 impl OutlierDetection {

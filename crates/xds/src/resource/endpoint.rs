@@ -1,4 +1,4 @@
-//! ClusterLoadAssignment (EDS) and LbEndpointCollection (LEDS), `spec/04` sections 6 and 7.
+//! ClusterLoadAssignment (EDS) and LbEndpointCollection (LEDS), `docs/rules/04` sections 6 and 7.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +48,8 @@ pub struct LocalityEndpoints {
     pub weight: u32,
     /// Where its endpoints come from.
     pub source: EndpointSource,
+    /// The HTTP proxy on the way to endpoints that name none, if the cluster wants one (A86).
+    pub proxy: Option<SocketAddr>,
 }
 
 /// Name of a locality; the same three parts as a node's.
@@ -78,7 +80,7 @@ pub struct Endpoint {
     pub weight: u32,
     /// Its health.
     pub health: HealthStatus,
-    /// Its names. Few have any, so that those without pay for one pointer.
+    /// Its names and the like. Few have any, so that those without pay for one pointer.
     pub names: Option<Arc<EndpointNames>>,
 }
 
@@ -89,6 +91,8 @@ pub struct EndpointNames {
     pub hostname: Option<Arc<str>>,
     /// `envoy.lb` / `hash_key` of its metadata (A76).
     pub hash_key: Option<Arc<str>>,
+    /// The HTTP proxy on the way to it, if the cluster wants one (A86).
+    pub proxy: Option<SocketAddr>,
 }
 
 /// One or more addresses without a heap block for the common case.
@@ -193,9 +197,8 @@ impl Endpoint {
         if weight == 0 {
             faults.field("load_balancing_weight", |f| f.add("must not be 0"));
         }
-        if let Some(metadata) = &pb.metadata {
-            faults.field("metadata", |f| fields::check_metadata(metadata, f));
-        }
+        let metadata = pb.metadata.as_ref();
+        let known = metadata.map(|metadata| faults.field("metadata", |f| fields::parse_metadata(metadata, f)));
         let endpoint = match &pb.host_identifier {
             Some(HostIdentifier::Endpoint(endpoint)) => endpoint,
             Some(HostIdentifier::EndpointName(_)) => {
@@ -213,7 +216,8 @@ impl Endpoint {
             health,
             names: EndpointNames {
                 hostname: non_empty(&endpoint.hostname),
-                hash_key: pb.metadata.as_ref().and_then(hash_key),
+                hash_key: metadata.and_then(hash_key),
+                proxy: known.and_then(|known| known.proxy),
             }
             .unless_empty(),
         })
@@ -228,11 +232,16 @@ impl Endpoint {
     pub fn hash_key(&self) -> Option<&Arc<str>> {
         self.names.as_ref()?.hash_key.as_ref()
     }
+
+    /// The HTTP proxy that its metadata names (A86).
+    pub fn proxy(&self) -> Option<SocketAddr> {
+        self.names.as_ref()?.proxy
+    }
 }
 
 impl EndpointNames {
     fn unless_empty(self) -> Option<Arc<Self>> {
-        (self.hostname.is_some() || self.hash_key.is_some()).then(|| Arc::new(self))
+        (self != Self::default()).then(|| Arc::new(self))
     }
 }
 
@@ -328,9 +337,8 @@ impl LocalityEndpoints {
         addresses: &mut SeenAddresses,
         faults: &mut Faults,
     ) -> Option<Self> {
-        if let Some(metadata) = &pb.metadata {
-            faults.field("metadata", |f| fields::check_metadata(metadata, f));
-        }
+        let metadata = pb.metadata.as_ref();
+        let known = metadata.map(|metadata| faults.field("metadata", |f| fields::parse_metadata(metadata, f)));
         let source = match pb.leds_cluster_locality_config.as_ref().filter(|_| collections) {
             Some(leds) => faults
                 .field("leds_cluster_locality_config", |f| collection_name(leds, f))
@@ -359,7 +367,8 @@ impl LocalityEndpoints {
             zone: locality.zone.clone(),
             sub_zone: locality.sub_zone.clone(),
         };
-        Some(Self { locality: Arc::new(locality), weight, source: source? })
+        let proxy = known.and_then(|known| known.proxy);
+        Some(Self { locality: Arc::new(locality), weight, source: source?, proxy })
     }
 }
 

@@ -154,11 +154,19 @@ pub(crate) fn excerpt(text: &str) -> String {
     }
 }
 
-/// Checks the metadata types that gRPC knows. None of them is used yet, so nothing is kept: a resource that
-/// other clients reject must not pass here only to break when it is. `faults` is at the Metadata.
-pub(crate) fn check_metadata(pb: &Metadata, faults: &mut Faults) {
+/// What is used of metadata.
+#[derive(Default)]
+pub(crate) struct KnownMetadata {
+    /// The HTTP proxy on the way to an endpoint (A86).
+    pub(crate) proxy: Option<SocketAddr>,
+}
+
+/// Checks the metadata types that gRPC knows, whether or not they are used: a resource that other clients
+/// reject must not pass here only to break when they are. `faults` is at the Metadata.
+pub(crate) fn parse_metadata(pb: &Metadata, faults: &mut Faults) -> KnownMetadata {
+    let mut known = KnownMetadata::default();
     if pb.typed_filter_metadata.is_empty() {
-        return;
+        return known;
     }
     // The map has a random order; the texts of faults must not.
     let mut entries: Vec<(&String, &Any)> = pb.typed_filter_metadata.iter().collect();
@@ -167,11 +175,17 @@ pub(crate) fn check_metadata(pb: &Metadata, faults: &mut Faults) {
         for (key, any) in entries {
             f.key(key, |f| match any_type(any, f) {
                 Some(AUDIENCE) => check_audience(any, f),
-                Some(ADDRESS) => check_address(any, f),
+                Some(ADDRESS) => {
+                    let address = unpack::<Address>(any, f).and_then(|address| ip_address(Some(&address), f));
+                    if key == PROXY_ADDRESS {
+                        known.proxy = address;
+                    }
+                }
                 _ => {}
             });
         }
     });
+    known
 }
 
 fn check_audience(any: &Any, faults: &mut Faults) {
@@ -180,14 +194,11 @@ fn check_audience(any: &Any, faults: &mut Faults) {
     }
 }
 
-fn check_address(any: &Any, faults: &mut Faults) {
-    if let Some(address) = unpack::<Address>(any, faults) {
-        ip_address(Some(&address), faults);
-    }
-}
-
 const AUDIENCE: &str = "envoy.extensions.filters.http.gcp_authn.v3.Audience";
 const ADDRESS: &str = "envoy.config.core.v3.Address";
+
+/// The key under which an endpoint or a locality names its proxy (A86).
+const PROXY_ADDRESS: &str = "envoy.http11_proxy_transport_socket.proxy_address";
 
 /// Longest text from the wire that a fault shows in full, in characters.
 const MAX_EXCERPT: usize = 100;

@@ -1,7 +1,9 @@
-//! The TLS context of a cluster (R-98 to R-110, client side).
+//! The transport socket of a cluster: its TLS context (R-98 to R-110, client side), and a proxy around it (A86).
 //!
-//! It is checked whether or not the application uses xDS credentials. What we would have to
+//! The TLS context is checked whether or not the application uses xDS credentials. What we would have to
 //! ignore is a fault: a cluster must never be less secure than it was asked to be.
+
+use std::net::SocketAddr;
 
 use envoy_types::pb::envoy::config::core::v3::TransportSocket;
 use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
@@ -12,6 +14,23 @@ use pb::common_tls_context::ValidationContextType;
 use super::matcher::StringMatcher;
 use super::{ParseContext, fields};
 use crate::invalid::Faults;
+
+/// What a cluster says about connections to its endpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Socket {
+    /// TLS, if it asks for any.
+    pub(crate) tls: Option<UpstreamTls>,
+    /// An HTTP proxy on the way, if it asks for one.
+    pub(crate) http_connect: Option<HttpConnect>,
+}
+
+/// Connections go through the HTTP proxy that the metadata of the endpoint names, or else that of its locality, by
+/// CONNECT (A86). Where neither does, through the default; without one, directly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HttpConnect {
+    /// For endpoints without a proxy of their own.
+    pub default: Option<SocketAddr>,
+}
 
 /// How a channel with xDS credentials secures connections to a cluster's endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,30 +58,46 @@ pub enum Roots {
     System,
 }
 
-impl UpstreamTls {
-    /// The TLS settings of a cluster's transport socket; `faults` is at it. `None` if it asks for none.
-    pub(crate) fn parse_socket(pb: &TransportSocket, cx: ParseContext<'_>, faults: &mut Faults) -> Option<Self> {
+impl Socket {
+    /// Checks the transport socket of a cluster; `faults` is at it.
+    pub(crate) fn parse(pb: &TransportSocket, cx: ParseContext<'_>, faults: &mut Faults) -> Option<Self> {
         let Some(ConfigType::TypedConfig(any)) = &pb.config_type else {
             faults.field("typed_config", |f| f.add("must be set"));
             return None;
         };
         faults.field("typed_config", |f| {
-            if fields::any_type(any, f)? != HTTP_11_PROXY {
-                return Self::parse(&fields::unpack(any, f)?, cx, f);
+            if fields::any_type(any, f)? != HTTP_11_PROXY || !cx.bootstrap.guards.http_connect {
+                let tls = UpstreamTls::parse(&fields::unpack(any, f)?, cx, f);
+                return Some(Self { tls, http_connect: None });
             }
-            // The proxy only carries the connection (A86); inside it is TLS or nothing, and no further proxy.
-            let proxy: Http11ProxyUpstreamTransport = fields::unpack(any, f)?;
-            let Some(TransportSocket { config_type, .. }) = &proxy.transport_socket else { return None };
-            f.field("transport_socket.typed_config", |f| match config_type {
-                Some(ConfigType::TypedConfig(any)) => Self::parse(&fields::unpack(any, f)?, cx, f),
-                None => {
-                    f.add("must be set");
-                    None
-                }
-            })
+            Self::parse_proxy(&fields::unpack(any, f)?, cx, f)
         })
     }
 
+    /// The proxy only carries the connection (A86); inside it is TLS or nothing, and no further proxy.
+    fn parse_proxy(pb: &Http11ProxyUpstreamTransport, cx: ParseContext<'_>, faults: &mut Faults) -> Option<Self> {
+        // Newer than A86. Whoever sets it does not want direct connections.
+        let default = pb
+            .default_proxy_address
+            .as_ref()
+            .and_then(|address| faults.field("default_proxy_address", |f| fields::ip_address(Some(address), f)));
+        let http_connect = Some(HttpConnect { default });
+        let Some(TransportSocket { config_type, .. }) = &pb.transport_socket else {
+            return Some(Self { tls: None, http_connect });
+        };
+        faults.field("transport_socket.typed_config", |f| match config_type {
+            Some(ConfigType::TypedConfig(any)) => {
+                Some(Self { tls: UpstreamTls::parse(&fields::unpack(any, f)?, cx, f), http_connect })
+            }
+            None => {
+                f.add("must be set");
+                None
+            }
+        })
+    }
+}
+
+impl UpstreamTls {
     fn parse(pb: &pb::UpstreamTlsContext, cx: ParseContext<'_>, faults: &mut Faults) -> Option<Self> {
         if pb.sni.len() > MAX_SNI {
             faults.field("sni", |f| f.add(format!("has {} bytes: at most {MAX_SNI}", pb.sni.len())));

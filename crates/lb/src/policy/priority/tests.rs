@@ -238,7 +238,7 @@ struct Bed {
 impl Bed {
     fn new(numbers: &[u32]) -> Self {
         let owner = Owner { cluster: 0, policy: 0, slot: 0 };
-        let priority = Priority { owner, order: Vec::new(), children: BTreeMap::new(), selected: 0 };
+        let priority = Priority { owner, order: Vec::new(), children: BTreeMap::new(), selected: 0, handover: None };
         let (pool, timers, now) = (Pool::default(), Timers::default(), Time::ZERO);
         let mut bed = Self { priority, pool, timers, last_policy: 0, now, asked: false };
         bed.update(numbers);
@@ -303,6 +303,7 @@ impl Bed {
             health: None,
             cluster: 0,
             ignore_reresolution: false,
+            warm_bound: None,
             observations: &mut Vec::new(),
         };
         work(&mut self.priority, &mut cx);

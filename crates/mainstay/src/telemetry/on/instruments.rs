@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use opentelemetry::metrics::{Counter, Histogram, Meter, UpDownCounter};
 
-use super::xds::Registry;
+use super::registry::Registry;
 
 /// Every instrument that is on.
 pub(super) struct Instruments {

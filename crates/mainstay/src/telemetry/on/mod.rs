@@ -12,6 +12,7 @@ mod calls;
 mod instruments;
 mod messages;
 mod policies;
+mod registry;
 mod subchannels;
 mod traces;
 mod xds;

@@ -1,16 +1,14 @@
 //! Metrics of the XdsClient (A78, A88, S-70 to S-74).
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 
 use mainstay_xds::bootstrap::ServerConfig;
-use mainstay_xds::client::{Received, Report, ResourceCount, ResourceState, ServerState, XdsClient};
-use mainstay_xds::name::AuthorityKey;
+use mainstay_xds::client::{Received, Report, ServerState, XdsClient};
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::AsyncInstrument;
 
 use super::TARGET;
 use super::builder::Telemetry;
+use super::registry::{RESOURCE_TYPE, SERVER, Shown, lock};
 
 /// Sees what an XdsClient does. Belongs to the driver.
 pub(crate) struct XdsObserver(Option<Observing>);
@@ -21,18 +19,6 @@ struct Observing {
     /// Servers that are unhealthy: further failures of theirs do not count (S-73).
     down: Vec<Arc<ServerConfig>>,
     shown: Option<Arc<Mutex<Shown>>>,
-}
-
-/// The clients that gauges show. Callbacks of OpenTelemetry cannot be taken back, so there is one for all clients.
-#[derive(Clone, Default)]
-pub(super) struct Registry(Arc<Mutex<Vec<Weak<Mutex<Shown>>>>>);
-
-/// What gauges show of one client.
-struct Shown {
-    target: Arc<str>,
-    /// Servers in use, and whether they work.
-    servers: Vec<(Arc<ServerConfig>, bool)>,
-    resources: Vec<ResourceCount>,
 }
 
 // === impl XdsObserver ===
@@ -99,112 +85,6 @@ impl Observing {
     }
 }
 
-// === impl Registry ===
-
-impl Registry {
-    fn add(&self, target: &Arc<str>) -> Arc<Mutex<Shown>> {
-        let shown = Shown { target: target.clone(), servers: Vec::new(), resources: Vec::new() };
-        let shown = Arc::new(Mutex::new(shown));
-        let mut all = lock(&self.0);
-        all.retain(|other| other.strong_count() > 0);
-        all.push(Arc::downgrade(&shown));
-        shown
-    }
-
-    /// Calls back with each client that is still there.
-    fn each(&self, mut show: impl FnMut(&Shown)) {
-        let all: Vec<_> = lock(&self.0).iter().filter_map(Weak::upgrade).collect();
-        all.iter().for_each(|shown| show(&lock(shown)));
-    }
-
-    /// Of clients with the same target, which have different settings, the worst is shown.
-    pub(super) fn connected(&self, to: &dyn AsyncInstrument<u64>) {
-        let mut connected = BTreeMap::new();
-        self.each(|shown| {
-            for (server, works) in &shown.servers {
-                let key = (shown.target.clone(), server.server_uri.clone());
-                *connected.entry(key).or_insert(true) &= works;
-            }
-        });
-        for ((target, server), works) in connected {
-            to.observe(u64::from(works), &[KeyValue::new(TARGET, target), KeyValue::new(SERVER, server)]);
-        }
-    }
-
-    /// Clients with the same target are added up.
-    pub(super) fn resources(&self, to: &dyn AsyncInstrument<u64>) {
-        let mut resources: BTreeMap<_, u64> = BTreeMap::new();
-        self.each(|shown| {
-            for counted in &shown.resources {
-                let authority: Arc<str> = match &counted.authority {
-                    AuthorityKey::TopLevel => OLD_NAMES.into(),
-                    AuthorityKey::Named(name) => name.clone(),
-                };
-                let kind = counted.resource_type.message_name();
-                let key = (shown.target.clone(), authority, cache_state(counted), kind);
-                *resources.entry(key).or_default() += counted.count as u64;
-            }
-        });
-        for ((target, authority, state, kind), count) in resources {
-            let labels = [
-                KeyValue::new(TARGET, target),
-                KeyValue::new(AUTHORITY, authority),
-                KeyValue::new(CACHE_STATE, state),
-                KeyValue::new(RESOURCE_TYPE, kind),
-            ];
-            to.observe(count, &labels);
-        }
-    }
-}
-
-/// The words of A78 and A88 (S-72).
-fn cache_state(counted: &ResourceCount) -> &'static str {
-    match (counted.state, counted.cached) {
-        (ResourceState::Requested, _) => "requested",
-        (ResourceState::Acked, _) => "acked",
-        (ResourceState::DoesNotExist, false) => "does_not_exist",
-        (ResourceState::DoesNotExist, true) => "does_not_exist_but_cached",
-        (ResourceState::Nacked, false) => "nacked",
-        (ResourceState::Nacked, true) => "nacked_but_cached",
-        (ResourceState::ReceivedError, false) => "received_error",
-        (ResourceState::ReceivedError, true) => "received_error_but_cached",
-        (ResourceState::TimedOut, _) => "timeout",
-    }
-}
-
 fn server_label(server: &ServerConfig) -> KeyValue {
     KeyValue::new(SERVER, server.server_uri.clone())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-const SERVER: &str = "grpc.xds.server";
-const AUTHORITY: &str = "grpc.xds.authority";
-const CACHE_STATE: &str = "grpc.xds.cache_state";
-const RESOURCE_TYPE: &str = "grpc.xds.resource_type";
-
-/// The authority of names without one (S-71).
-const OLD_NAMES: &str = "#old";
-
-#[cfg(test)]
-mod tests {
-    use mainstay_xds::resource::ResourceType;
-
-    use super::*;
-
-    #[test]
-    fn every_state_of_the_cache_has_its_word() {
-        let word = |state, cached| {
-            let (authority, resource_type) = (AuthorityKey::TopLevel, ResourceType::Cluster);
-            cache_state(&ResourceCount { authority, resource_type, state, cached, count: 1 })
-        };
-        use ResourceState::{Acked, DoesNotExist, Nacked, ReceivedError, Requested, TimedOut};
-        let bare = [Requested, TimedOut, DoesNotExist, Nacked, ReceivedError].map(|state| word(state, false));
-        assert_eq!(bare, ["requested", "timeout", "does_not_exist", "nacked", "received_error"], "S-72");
-        let cached = [Acked, DoesNotExist, Nacked, ReceivedError].map(|state| word(state, true));
-        let words = ["acked", "does_not_exist_but_cached", "nacked_but_cached", "received_error_but_cached"];
-        assert_eq!(cached, words, "S-72");
-    }
 }

@@ -1,4 +1,4 @@
-//! Errors and what watchers hear of them: `spec/03` sections 2 to 5, every row of the table C-22.
+//! Errors and what watchers hear of them: `docs/rules/03` sections 2 to 5, every row of the table C-22.
 
 use super::talk::{Setup, Talk, talk};
 use crate::bootstrap::ServerFeatures;

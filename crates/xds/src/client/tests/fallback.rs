@@ -1,4 +1,4 @@
-//! Fallback and recovery: `spec/03` section 6 (A71, A95).
+//! Fallback and recovery: `docs/rules/03` section 6 (A71, A95).
 
 use super::talk::{Setup, Talk, talk};
 use crate::client::ResourceState;

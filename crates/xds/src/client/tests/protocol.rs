@@ -1,4 +1,4 @@
-//! The ADS conversation: `spec/01` sections 3 to 9 and 11.
+//! The ADS conversation: `docs/rules/01` sections 3 to 9 and 11.
 
 use super::talk::{Setup, talk};
 use crate::client::ResourceState;
@@ -892,4 +892,84 @@ fn a_new_stream_tells_no_version_of_a_type_of_which_something_never_came() {
           w0 ambient: rejected from a 2
         ",
     );
+}
+
+#[test]
+fn a_client_that_lacks_nothing_comes_back_after_a_draw_and_a_new_need_ends_the_wait() {
+    let spread = || Setup::new(&["a"]).settings(|s| s.reconnect_spread = std::time::Duration::from_secs(2));
+    spread().talk(
+        "
+        watch LDS l
+          active a
+          open a 20 s
+        up a
+          a> LDS - -: l +node
+        a< LDS 1 A: l:=r
+          a> LDS 1 A: l
+          w0 changed: r from a 1
+        # The draws of these tests are in the middle.
+        lose a
+        wait 999 ms
+        wait 1 ms
+          open a 20 s
+        up a
+          a> LDS 1 -: l +node
+        wait 60 s
+        a< LDS 1 A: l:=r
+          a> LDS 1 A: l
+        lose a
+        # Another watcher needs nothing new.
+        watch LDS l
+          w1 changed: r from a 1
+        watch LDS m
+          open a 20 s
+        # Nor does a failure end a pause that failures made.
+        refuse a
+          w0 ambient: unreachable a: refused
+          w1 ambient: unreachable a: refused
+          w2 failed: unreachable a: refused
+        watch LDS n
+          w3 failed: unreachable a: refused
+        wait 1 s
+          open a 20 s
+        ",
+    );
+    // What is missing is not waited for.
+    spread().talk(
+        "
+        watch LDS l & watch LDS m
+          active a
+          open a 20 s
+        up a
+          a> LDS - -: l m +node
+        a< LDS 1 A: l:=r
+          a> LDS 1 A: l m
+          w0 changed: r from a 1
+        lose a
+          open a 20 s
+        ",
+    );
+}
+
+#[test]
+fn who_is_on_a_fallback_or_falls_back_readily_does_not_wait() {
+    let set = |s: &mut crate::client::ClientSettings| s.reconnect_spread = std::time::Duration::from_secs(2);
+    let mut talk = Setup::new(&["a", "b"]).settings(set).start();
+    talk.step("watch LDS l");
+    talk.step("refuse a");
+    talk.step("up b");
+    talk.step("b< LDS 1 A: l:=r");
+    assert_eq!(talk.step("lose b"), ["open b 20 s"]);
+
+    let e = "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/e";
+    let mut talk = Setup::new(&["a"]).authority("x", &["a", "b"], true).settings(set).start();
+    talk.step("watch LDS l");
+    talk.step("up a");
+    talk.step("a< LDS 1 A: l:=r");
+    assert_eq!(talk.step("lose a"), [""; 0], "the top level may wait");
+    assert_eq!(talk.step(&format!("watch EDS {e}")), ["active a for x", "open a 5 s"]);
+    talk.step("up a");
+    talk.step(&format!("a< EDS 1 A: {e}:=80"));
+    talk.step("wait 60 s");
+    assert_eq!(talk.step("lose a"), ["open a 5 s"], "x may not");
 }

@@ -93,7 +93,10 @@ pub(super) fn talk(servers: &[&str], transcript: &str) {
 
 impl Setup {
     pub(super) fn new(servers: &[&str]) -> Self {
-        Self { servers: servers.iter().map(|uri| ServerConfig::insecure(*uri)).collect(), ..Self::default() }
+        let servers = servers.iter().map(|uri| ServerConfig::insecure(*uri)).collect();
+        // Whoever loses a server comes back at once, so that there is less to wait for.
+        let settings = ClientSettings { reconnect_spread: Duration::ZERO, ..ClientSettings::default() };
+        Self { servers, settings, ..Self::default() }
     }
 
     /// Gives features to every top-level server.
@@ -581,6 +584,7 @@ fn report_text(report: &Report) -> String {
         Report::Ignored(server, what) => format!("Ignored {} {what}", server.server_uri),
         Report::DeletionIgnored(server, resource) => format!("DeletionIgnored {} {resource}", server.server_uri),
         Report::DeletionOver(server, resource) => format!("DeletionOver {} {resource}", server.server_uri),
+        Report::SecurityIgnored(cluster) => format!("SecurityIgnored {cluster}"),
     }
 }
 
@@ -612,7 +616,9 @@ const GARBAGE: &[u8] = b"\xff\xff";
 
 /// The value that [`encoded`] put in.
 fn value(resource: &Resource) -> String {
-    let port = |collection: &EndpointCollection| collection.endpoints[0].addresses.first().port().to_string();
+    let port = |collection: &EndpointCollection| {
+        collection.endpoints.first().map_or("-".to_owned(), |endpoint| endpoint.addresses.first().port().to_string())
+    };
     match resource {
         Resource::Listener(listener) => match &**listener {
             Listener::Api(manager) => match &manager.routes {
@@ -621,15 +627,19 @@ fn value(resource: &Resource) -> String {
             },
             Listener::Server(_) => panic!("not one of ours"),
         },
-        Resource::RouteConfig(routes) => routes.virtual_hosts[0].name.clone(),
+        Resource::RouteConfig(routes) => routes.virtual_hosts.first().map_or("-".to_owned(), |host| host.name.clone()),
         Resource::Cluster(cluster) => match &cluster.kind {
             ClusterKind::Eds { service_name } => service_name.clone().expect("a service name"),
             kind => panic!("not one of ours: {kind:?}"),
         },
-        Resource::Endpoints(endpoints) => match &endpoints.priorities[0].localities[0].source {
-            EndpointSource::Inline(collection) => port(collection),
-            EndpointSource::Collection(_) => panic!("not one of ours"),
-        },
+        Resource::Endpoints(endpoints) => {
+            let localities = endpoints.priorities.first().map(|priority| &priority.localities);
+            match localities.and_then(|localities| localities.first()).map(|locality| &locality.source) {
+                Some(EndpointSource::Inline(collection)) => port(collection),
+                Some(EndpointSource::Collection(name)) => name.clone(),
+                None => "-".to_owned(),
+            }
+        }
         Resource::EndpointCollection(collection) => port(collection),
     }
 }

@@ -436,6 +436,7 @@ fn cluster(kind: ClusterKind) -> Cluster {
         max_requests: 1024,
         outlier_detection: None,
         tls: None,
+        http_connect: None,
         lrs_server: None,
         lrs_report_endpoint_metrics: Vec::new(),
         override_host_statuses: OverrideHostStatuses { unknown: true, healthy: true, draining: false },
@@ -449,6 +450,7 @@ fn localities(sources: Vec<EndpointSource>) -> Endpoints {
         locality: Arc::new(Locality { zone: format!("z{index}"), ..Locality::default() }),
         weight: 1,
         source,
+        proxy: None,
     };
     let localities = sources.into_iter().enumerate().map(locality).collect();
     Endpoints { priorities: vec![Priority { localities }], drops: Vec::new() }

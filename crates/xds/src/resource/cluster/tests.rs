@@ -1,4 +1,4 @@
-//! `spec/04` section 4, rule by rule. LB policies and TLS contexts have tests of their own.
+//! `docs/rules/04` section 4, rule by rule. LB policies and TLS contexts have tests of their own.
 
 use envoy_types::pb::envoy::config::core::v3::config_source::ConfigSourceSpecifier;
 use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
@@ -31,6 +31,7 @@ fn an_eds_cluster_has_the_documented_defaults() {
             max_requests: 1024,
             outlier_detection: None,
             tls: None,
+            http_connect: None,
             lrs_server: None,
             lrs_report_endpoint_metrics: vec![],
             override_host_statuses: OverrideHostStatuses { unknown: true, healthy: true, draining: false },
@@ -578,7 +579,7 @@ fn self_source() -> Option<core::ConfigSource> {
     Some(core::ConfigSource { config_source_specifier: Some(this), ..Default::default() })
 }
 
-fn dns(host: &str, port: u32) -> pb::Cluster {
+pub(in crate::resource) fn dns(host: &str, port: u32) -> pb::Cluster {
     dns_with(vec![dns_locality(host, port)])
 }
 

@@ -1,4 +1,4 @@
-//! `spec/04` sections 6 and 7, rule by rule.
+//! `docs/rules/04` sections 6 and 7, rule by rule.
 
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::cluster::v3::Cluster as PbCluster;
@@ -314,6 +314,25 @@ fn r123_metadata_of_a_known_type_is_checked_at_both_levels() {
             "endpoints[0].lb_endpoints[0].metadata.typed_filter_metadata[proxy]: must be set",
         ],
     );
+}
+
+/// A86: whether they are used, the cluster says.
+#[test]
+fn r123_endpoints_and_localities_name_proxies() {
+    let named = |ip: &str, key: &str| {
+        let address = endpoint(ip, 3128).host_identifier;
+        let Some(HostIdentifier::Endpoint(endpoint)) = address else { panic!("an endpoint has an address") };
+        let any = Any { type_url: core::Address::type_url(), value: endpoint.address.unwrap().encode_to_vec() };
+        Some(core::Metadata { typed_filter_metadata: [(key.to_owned(), any)].into(), ..Default::default() })
+    };
+    const KEY: &str = "envoy.http11_proxy_transport_socket.proxy_address";
+    let own = pb::LbEndpoint { metadata: named("10.0.9.1", KEY), ..endpoint("10.0.0.1", 80) };
+    let other = pb::LbEndpoint { metadata: named("10.0.9.1", "other"), ..endpoint("10.0.0.2", 80) };
+    let pb = pb::LocalityLbEndpoints { metadata: named("10.0.9.2", KEY), ..locality("a", 0, 1, [own, other]) };
+    let parsed = parse(&assignment([pb])).unwrap();
+    assert_eq!(parsed.priorities[0].localities[0].proxy, Some("10.0.9.2:3128".parse().unwrap()));
+    let [own, other] = inline(&parsed, 0, 0) else { panic!("two endpoints expected") };
+    assert_eq!((own.proxy(), &other.names), (Some("10.0.9.1:3128".parse().unwrap()), &None));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Listener (LDS), `spec/04` section 2.
+//! Listener (LDS), `docs/rules/04` section 2.
 
 use envoy_types::pb::envoy::config::listener::v3 as pb;
 

@@ -8,12 +8,14 @@ use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 
 use crate::invalid::Faults;
 
+mod error;
 mod re2;
 mod regex;
 #[cfg(test)]
 mod tests;
 
-pub use self::regex::{FullRegex, RegexError, RegexRewrite};
+pub use self::error::RegexError;
+pub use self::regex::{FullRegex, RegexRewrite};
 
 /// `envoy.type.matcher.v3.StringMatcher`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

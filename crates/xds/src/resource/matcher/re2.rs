@@ -6,7 +6,7 @@
 //! quotes. What only `regex` knows, such as the flag `x`, is refused. The result has balanced
 //! parentheses, so a caller may put it into a group.
 
-use super::regex::RegexError;
+use super::error::RegexError;
 
 /// Translates a pattern; syntax errors that `regex` finds as well are left to it.
 pub(super) fn translate(pattern: &str) -> Result<String, RegexError> {

@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use envoy_types::pb::envoy::r#type::matcher::v3 as pb;
 use regex::{Captures, Regex, RegexBuilder};
 
+use super::error::{MAX_PATTERN, MAX_PROGRAM, RegexError};
 use super::re2;
 use crate::invalid::Faults;
 
@@ -32,39 +33,6 @@ enum Piece {
     Literal(String),
     /// What group `0..=9` matched; `\0` is the whole match.
     Group(usize),
-}
-
-/// Why a pattern or a substitution cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegexError {
-    /// The parentheses do not match.
-    #[error("the parentheses are not balanced")]
-    Parentheses,
-    /// A flag or a kind of group that RE2 does not have.
-    #[error("(?{0} is not supported")]
-    Flag(char),
-    /// A group's name is empty or has other characters than letters, digits and underscores.
-    #[error("a group name must consist of letters, digits and underscores")]
-    GroupName,
-    /// An unknown or incomplete escape.
-    #[error("the escape sequence with {0:?} is unknown or incomplete")]
-    Escape(char),
-    /// A class that is not closed or has an unknown name.
-    #[error("a character class is not closed or not known")]
-    Class,
-    /// Any other error of syntax.
-    #[error("{0}")]
-    Syntax(String),
-    /// The pattern, or the program made from it, is larger than we allow.
-    #[error("is too large: at most {MAX_PATTERN} bytes of text and {MAX_PROGRAM} bytes of program are allowed")]
-    TooLarge,
-    /// A substitution has a backslash that is not followed by a digit or a backslash.
-    #[error("a backslash must be followed by a digit or another backslash")]
-    Substitution,
-    /// A substitution names a group that the pattern does not have.
-    #[error("group {0} does not exist")]
-    NoSuchGroup(usize),
 }
 
 // === impl FullRegex ===
@@ -213,9 +181,3 @@ fn template(substitution: &str, groups: usize) -> Result<Vec<Piece>, RegexError>
     }
     Ok(pieces)
 }
-
-/// Longest pattern, in bytes.
-pub(super) const MAX_PATTERN: usize = 32 << 10;
-
-/// Largest compiled program, in bytes: a short pattern such as `\pL{1000}` can ask for very much.
-const MAX_PROGRAM: usize = 1 << 20;

@@ -90,7 +90,7 @@ fn huge_patterns_are_refused() {
         assert_eq!(FullRegex::new(pattern), Err(RegexError::TooLarge), "{pattern}");
     }
     assert_eq!(FullRegex::new(&"a".repeat(1 << 20)), Err(RegexError::TooLarge));
-    assert!(FullRegex::new(&"(".repeat(super::regex::MAX_PATTERN)).is_err());
+    assert!(FullRegex::new(&"(".repeat(super::error::MAX_PATTERN)).is_err());
     assert!(FullRegex::new(&format!("{}{}", "(".repeat(10_000), ")".repeat(10_000))).is_err());
 }
 

@@ -1,4 +1,4 @@
-//! RouteConfiguration (RDS or inline), `spec/04` section 3.
+//! RouteConfiguration (RDS or inline), `docs/rules/04` section 3.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

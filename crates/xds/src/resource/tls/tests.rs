@@ -1,14 +1,16 @@
 //! R-82 and R-98 to R-110, through the Cluster that carries them.
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster as PbCluster;
-use envoy_types::pb::envoy::config::core::v3::{DataSource, TypedExtensionConfig};
+use envoy_types::pb::envoy::config::core::v3::{
+    Address, DataSource, Metadata, SocketAddress, TypedExtensionConfig, address, socket_address,
+};
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::common_tls_context as pb_common;
 use envoy_types::pb::envoy::r#type::matcher::v3 as pb_matcher;
 use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use pb::certificate_validation_context::SystemRootCerts;
 
 use super::*;
-use crate::resource::cluster::tests::{eds, faults_of, pack, parse};
+use crate::resource::cluster::tests::{dns, eds, faults_of, pack, parse};
 
 const TLS: &str = "transport_socket.typed_config.common_tls_context";
 
@@ -66,6 +68,59 @@ fn r82_a_proxy_carries_tls_or_plaintext_and_nothing_else() {
         faults_of(&proxy(nested(pack(&pb::UpstreamTlsContext::default())))),
         [format!("{path}.common_tls_context: must be set")]
     );
+}
+
+/// A86: the metadata of endpoints says which proxy, so the cluster says only that there may be one.
+#[test]
+fn r82_a_proxy_is_wanted_by_its_wrapper_only() {
+    let proxy = |default: Option<&str>| {
+        let default_proxy_address = default.map(|ip| address(ip, 3128));
+        socket(Some(pack(&Http11ProxyUpstreamTransport { default_proxy_address, ..Default::default() })))
+    };
+    assert_eq!(parse(&upstream(valid())).unwrap().http_connect, None);
+    assert_eq!(parse(&proxy(None)).unwrap().http_connect, Some(HttpConnect { default: None }));
+    let default = Some("10.0.0.1:3128".parse().unwrap());
+    assert_eq!(parse(&proxy(Some("10.0.0.1"))).unwrap().http_connect, Some(HttpConnect { default }));
+    assert_eq!(
+        faults_of(&proxy(Some("proxy"))),
+        ["transport_socket.typed_config.default_proxy_address.socket_address.address: \
+          \"proxy\" is not an IPv4 or IPv6 address"]
+    );
+}
+
+/// A LOGICAL_DNS cluster has its endpoint, and what is said about it, inside (A86).
+#[test]
+fn r82_the_proxy_of_a_dns_name_is_in_the_cluster() {
+    let named = |ip: &str| {
+        let key = "envoy.http11_proxy_transport_socket.proxy_address".to_owned();
+        let typed_filter_metadata = [(key, pack(&address(ip, 3128)))].into();
+        Some(Metadata { typed_filter_metadata, ..Default::default() })
+    };
+    let with = |endpoint: Option<Metadata>, locality: Option<Metadata>| {
+        let PbCluster { transport_socket, .. } = socket(Some(pack(&Http11ProxyUpstreamTransport::default())));
+        let mut cluster = PbCluster { transport_socket, ..dns("host", 80) };
+        let only = &mut cluster.load_assignment.as_mut().unwrap().endpoints[0];
+        only.metadata = locality;
+        only.lb_endpoints[0].metadata = endpoint;
+        cluster
+    };
+    let default = |ip: &str| Some(HttpConnect { default: Some(format!("{ip}:3128").parse().unwrap()) });
+    let http_connect = |cluster| parse(&cluster).unwrap().http_connect;
+    assert_eq!(http_connect(with(None, None)), Some(HttpConnect { default: None }));
+    assert_eq!(http_connect(with(None, named("10.0.0.2"))), default("10.0.0.2"));
+    assert_eq!(http_connect(with(named("10.0.0.1"), named("10.0.0.2"))), default("10.0.0.1"));
+    assert_eq!(
+        faults_of(&with(named("proxy"), None)),
+        ["load_assignment.endpoints[0].lb_endpoints[0].metadata.typed_filter_metadata\
+          [envoy.http11_proxy_transport_socket.proxy_address].socket_address.address: \
+          \"proxy\" is not an IPv4 or IPv6 address"]
+    );
+}
+
+fn address(ip: &str, port: u32) -> Address {
+    let port_specifier = Some(socket_address::PortSpecifier::PortValue(port));
+    let socket = SocketAddress { address: ip.into(), port_specifier, ..Default::default() };
+    Address { address: Some(address::Address::SocketAddress(socket)) }
 }
 
 #[test]

@@ -1,0 +1,124 @@
+//! Signs of life: whether the server of a stream is there, when it owes an answer and is silent.
+
+use std::pin::Pin;
+
+use mainstay_xds::client::Sign;
+use tokio::sync::watch;
+
+use super::connection::{Peer, Place};
+use super::exchange::check_health;
+use super::wire::Heard;
+
+/// Looks for signs of life on the connection of a stream, once it is told to.
+pub(super) struct Life<'a> {
+    peer: &'a Peer,
+    place: &'a Place,
+    heard: watch::Receiver<Heard>,
+    /// What had been heard when the last request of the stream was on the wire.
+    written: Heard,
+    probe: Option<Probe>,
+}
+
+/// What was told since the last probe, or the last request after it.
+struct Probe {
+    /// What had been heard before it.
+    start: Heard,
+    pong_told: bool,
+    data_told: bool,
+    /// The health check under way.
+    check: Option<Pin<Box<dyn Future<Output = Answer> + Send>>>,
+    /// A health check was answered on another connection.
+    answered_elsewhere: bool,
+}
+
+/// What became of a health check.
+enum Answer {
+    /// It was answered on the connection of the stream, where it was heard.
+    Here,
+    /// It was answered on another connection.
+    Elsewhere,
+    /// There will be no answer.
+    None,
+}
+
+impl<'a> Life<'a> {
+    pub(super) fn new(peer: &'a Peer, place: &'a Place) -> Self {
+        let heard = place.established().wire.listen();
+        let written = *heard.borrow();
+        Self { peer, place, heard, written, probe: None }
+    }
+
+    /// A request of the stream is on the wire; what had been heard until then.
+    pub(super) fn wrote(&mut self, heard: Heard) {
+        self.written = heard;
+        if let Some(probe) = &mut self.probe {
+            let check = probe.check.take();
+            *probe = Probe { check, ..Probe::new(heard) };
+        }
+    }
+
+    /// Asks for a sign: by a ping, and by a call if `call`.
+    pub(super) fn probe(&mut self, call: bool) {
+        let check = self.probe.take().and_then(|probe| probe.check);
+        let check = check.or_else(|| call.then(|| self.check()));
+        self.probe = Some(Probe { check, ..Probe::new(*self.heard.borrow()) });
+        self.place.established().ping();
+    }
+
+    /// The next sign since the last request, if a sign is asked for. One of each kind is enough, and what shows more
+    /// is told first. Nothing is lost if the future is dropped.
+    pub(super) async fn next_sign(&mut self) -> Sign {
+        let Self { heard, written, probe: Some(probe), .. } = self else { return std::future::pending().await };
+        loop {
+            let now = *heard.borrow_and_update();
+            let answers_pings = now.by_stack > probe.start.by_stack;
+            // An answer on another connection shows that the server is well, and a PONG that this connection is.
+            if !probe.data_told && (now.data > written.data || probe.answered_elsewhere && answers_pings) {
+                (probe.data_told, probe.pong_told, probe.check) = (true, true, None);
+                return Sign::Data;
+            }
+            if !probe.pong_told && answers_pings {
+                probe.pong_told = true;
+                return Sign::Pong;
+            }
+            tokio::select! {
+                answer = run(&mut probe.check) => {
+                    probe.check = None;
+                    probe.answered_elsewhere |= matches!(answer, Answer::Elsewhere);
+                }
+                Ok(()) = heard.changed(), if !probe.data_told => {}
+            }
+        }
+    }
+
+    /// A health check on the connection of the stream. If the server allows no more streams on it, on another one.
+    fn check(&self) -> Pin<Box<dyn Future<Output = Answer> + Send>> {
+        let (here, peer) = (self.place.beside(), self.peer.clone());
+        Box::pin(async move {
+            let (place, answer) = match here {
+                Some(place) => (place, Answer::Here),
+                None => match peer.place().await {
+                    Ok(place) => (place, Answer::Elsewhere),
+                    Err(_) => return Answer::None,
+                },
+            };
+            match check_health(place.established()).await {
+                Ok(()) => answer,
+                Err(_) => Answer::None,
+            }
+        })
+    }
+}
+
+impl Probe {
+    fn new(start: Heard) -> Self {
+        Self { start, pong_told: false, data_told: false, check: None, answered_elsewhere: false }
+    }
+}
+
+async fn run(check: &mut Option<Pin<Box<dyn Future<Output = Answer> + Send>>>) -> Answer {
+    match check {
+        Some(check) => check.await,
+        None => std::future::pending().await,
+    }
+}

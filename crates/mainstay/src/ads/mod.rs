@@ -1,0 +1,318 @@
+//! ADS and LRS streams over HTTP/2: what the client core asks for, done with sockets.
+//!
+//! One task per stream. It takes a place on a connection, opens the stream, passes bytes, and says what happened.
+//! Streams to equal servers share connections, across all channels of the process, as far as the server allows.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use futures_util::StreamExt;
+use mainstay_lb::Input;
+use mainstay_xds::bootstrap::ServerConfig;
+use mainstay_xds::client::{CloseCause, Event, Report, ServerState, ServerStatus, StreamId};
+use tokio::time::Instant;
+
+use crate::dns::ResolveHost;
+use crate::http2::KeepAlive;
+use crate::ledger::Books;
+use crate::queue::{self, Closed};
+use crate::task::Task;
+
+mod connection;
+mod exchange;
+mod life;
+mod token;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use connection::{Peer, Place};
+use exchange::{End, Exchange};
+use life::Life;
+use token::Tokens;
+use wire::Receipt;
+
+/// The streams of one channel.
+pub(crate) struct AdsStreams {
+    dns: Arc<dyn ResolveHost>,
+    limits: AdsLimits,
+    events: queue::Sender<Input>,
+    streams: BTreeMap<(Service, StreamId), OpenStream>,
+    tokens: Tokens,
+    /// The books of each server since it was last idle; a stream is a call (I-24).
+    books: HashMap<Arc<ServerConfig>, Arc<Books>>,
+}
+
+/// What a stream is for. Each has stream ids of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Service {
+    /// Resources.
+    Ads,
+    /// Load reports.
+    Lrs,
+}
+
+/// Bounds on what an xDS server may do to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AdsLimits {
+    pub(crate) max_response_size: usize,
+    pub(crate) keep_alive: KeepAlive,
+}
+
+struct OpenStream {
+    commands: UnboundedSender<Command>,
+    _task: Task,
+}
+
+/// What a stream is told to do.
+enum Command {
+    Send(Bytes),
+    Probe { call: bool },
+}
+
+// === impl AdsStreams ===
+
+impl AdsStreams {
+    pub(crate) fn new(dns: Arc<dyn ResolveHost>, limits: AdsLimits, events: queue::Sender<Input>) -> Self {
+        let (streams, tokens, books) = (BTreeMap::new(), Tokens::default(), HashMap::new());
+        Self { dns, limits, events, streams, tokens, books }
+    }
+
+    pub(crate) fn open(
+        &mut self,
+        service: Service,
+        id: StreamId,
+        server: Arc<ServerConfig>,
+        connect_timeout: Duration,
+    ) {
+        let (commands, queue) = unbounded();
+        let stream = StreamTask {
+            service,
+            id,
+            books: self.books.entry(server.clone()).or_insert_with(|| Arc::new(Books::new())).clone(),
+            peer: Peer { server, keep_alive: self.limits.keep_alive, dns: self.dns.clone() },
+            connect_timeout,
+            max_response_size: self.limits.max_response_size,
+            events: self.events.clone(),
+            tokens: self.tokens.clone(),
+        };
+        let task = Task::spawn(async move {
+            let cause = stream.run(queue).await;
+            // The driver may be gone: then nobody needs to know.
+            let _ = stream.tell(Event::Closed(stream.id, cause)).await;
+        });
+        self.streams.insert((service, id), OpenStream { commands, _task: task });
+    }
+
+    pub(crate) fn send(&mut self, service: Service, id: StreamId, message: Bytes) {
+        self.command(service, id, Command::Send(message));
+    }
+
+    /// Asks the server of an ADS stream for a sign of life.
+    pub(crate) fn probe(&mut self, id: StreamId, call: bool) {
+        self.command(Service::Ads, id, Command::Probe { call });
+    }
+
+    pub(crate) fn close(&mut self, service: Service, id: StreamId) {
+        self.streams.remove(&(service, id));
+    }
+
+    /// Enters what happened into the books of a server.
+    pub(crate) fn note(&self, server: &Arc<ServerConfig>, report: &Report) {
+        if let Some(books) = self.books.get(server) {
+            books.note(report);
+        }
+    }
+
+    /// Closes the books of the servers that nobody needs any more.
+    pub(crate) fn forget_idle(&mut self, servers: &[ServerStatus]) {
+        let in_use = |wanted: &Arc<ServerConfig>| {
+            servers.iter().any(|server| server.server == *wanted && server.state != ServerState::Idle)
+        };
+        self.books.retain(|server, _| in_use(server));
+    }
+
+    pub(crate) fn books(&self) -> HashMap<Arc<ServerConfig>, Arc<Books>> {
+        self.books.clone()
+    }
+
+    fn command(&self, service: Service, id: StreamId, command: Command) {
+        if let Some(stream) = self.streams.get(&(service, id)) {
+            // A stream that has just ended says so itself.
+            let _ = stream.commands.unbounded_send(command);
+        }
+    }
+}
+
+impl Service {
+    fn method(self) -> &'static str {
+        match self {
+            Self::Ads => "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
+            Self::Lrs => "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats", // C-66
+        }
+    }
+}
+
+/// One stream, from the first address to the last byte.
+struct StreamTask {
+    service: Service,
+    id: StreamId,
+    peer: Peer,
+    connect_timeout: Duration,
+    max_response_size: usize,
+    events: queue::Sender<Input>,
+    tokens: Tokens,
+    books: Arc<Books>,
+}
+
+/// Messages of a stream that are not on the wire, in order. They outlive an attempt at a connection that takes no more
+/// streams.
+#[derive(Default)]
+struct Unsent {
+    messages: VecDeque<Bytes>,
+    /// Since when the first one waits.
+    since: Option<Instant>,
+}
+
+impl StreamTask {
+    async fn run(&self, mut queue: UnboundedReceiver<Command>) -> CloseCause {
+        let (mut opened, mut unsent) = (false, Unsent::default());
+        loop {
+            let connect = async { tokio::try_join!(self.peer.place(), self.tokens.bearer(&self.peer.server)) };
+            let (place, bearer) = match tokio::time::timeout(self.connect_timeout, connect).await {
+                Ok(Ok(connected)) => connected,
+                Ok(Err(cause)) => return CloseCause::ConnectFailed(cause),
+                Err(_) => {
+                    return CloseCause::ConnectFailed(format!(
+                        "no connection to {} within {:?}",
+                        self.peer.server.server_uri, self.connect_timeout
+                    ));
+                }
+            };
+            if !opened && self.tell(Event::Opened(self.id)).await.is_err() {
+                return gone();
+            }
+            opened = true;
+            let call = self.books.ledger.begin();
+            let end = match Exchange::open(&place, self.service.method(), bearer, self.max_response_size) {
+                Ok(exchange) => self.pass_messages(&place, exchange, &mut queue, &mut unsent).await,
+                Err(end) => Ended { end, untouched: true },
+            };
+            if let CloseCause::Ended { code: 0, .. } = end.end.cause {
+                call.succeed();
+            }
+            // The server had sent GOAWAY or had no room, which may show only when a stream is tried: that is no failure
+            // of the server, which may take the stream on another connection.
+            let is_lost = matches!(end.end.cause, CloseCause::ConnectionLost(_));
+            if !(place.is_shared && end.untouched && (is_lost || end.end.refused)) {
+                return end.end.cause;
+            }
+            place.retire();
+        }
+    }
+
+    /// Passes messages until the stream ends.
+    async fn pass_messages(
+        &self,
+        place: &Place,
+        mut exchange: Exchange<'_>,
+        queue: &mut UnboundedReceiver<Command>,
+        unsent: &mut Unsent,
+    ) -> Ended {
+        let mut receipts: VecDeque<Receipt> = unsent.messages.iter().map(|message| exchange.send(message)).collect();
+        let mut life = Life::new(&self.peer, place);
+        let mut untouched = true;
+        loop {
+            let event = tokio::select! {
+                // What is sent is told before what is heard of it.
+                biased;
+                Some(command) = queue.next() => {
+                    match command {
+                        Command::Probe { call } => life.probe(call),
+                        Command::Send(message) => {
+                            receipts.push_back(exchange.send(&message));
+                            unsent.push(message);
+                        }
+                    }
+                    continue;
+                }
+                Some(heard) = written(&mut receipts) => {
+                    untouched = false;
+                    unsent.pop();
+                    life.wrote(heard);
+                    Event::Sent(self.id)
+                }
+                message = exchange.next() => match message {
+                    Ok(message) => Event::Received(self.id, message),
+                    Err(end) => return Ended { end, untouched },
+                },
+                sign = life.next_sign() => Event::Alive(self.id, sign),
+                () = unsent.is_stuck(self.connect_timeout) => {
+                    let cause = format!("no room for a request within {:?}", self.connect_timeout);
+                    return Ended { end: End { cause: CloseCause::ConnectionLost(cause), refused: false }, untouched };
+                }
+            };
+            if let Event::Received(..) = event {
+                untouched = false;
+            }
+            if self.tell(event).await.is_err() {
+                return Ended { end: End { cause: gone(), refused: false }, untouched };
+            }
+        }
+    }
+
+    /// The driver reads at its own pace: a flood of responses waits here, in the server's flow control.
+    async fn tell(&self, event: Event) -> Result<(), Closed> {
+        let input = match self.service {
+            Service::Ads => Input::Xds(event),
+            Service::Lrs => Input::Load(event),
+        };
+        self.events.send(input).await
+    }
+}
+
+/// How an attempt at a stream ended.
+struct Ended {
+    end: End,
+    /// Nothing was written and nothing was heard.
+    untouched: bool,
+}
+
+// === impl Unsent ===
+
+impl Unsent {
+    fn push(&mut self, message: Bytes) {
+        self.messages.push_back(message);
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// The first one is on the wire.
+    fn pop(&mut self) {
+        self.messages.pop_front();
+        self.since = (!self.messages.is_empty()).then(Instant::now);
+    }
+
+    /// Ends when a message has waited for so long: a server that makes no room is no better than one that is away.
+    async fn is_stuck(&self, timeout: Duration) {
+        match self.since {
+            Some(since) => tokio::time::sleep_until(since + timeout).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Comes when the first of the messages under way is on the wire. A message that never gets there waits for the end of
+/// the stream.
+async fn written(receipts: &mut VecDeque<Receipt>) -> Option<wire::Heard> {
+    let heard = receipts.front_mut()?.await.ok()?;
+    receipts.pop_front();
+    Some(heard)
+}
+
+fn gone() -> CloseCause {
+    CloseCause::Ended { code: 1, message: "the channel is gone".to_owned() }
+}

@@ -1,0 +1,54 @@
+//! Who answered an RPC.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mainstay_lb::Origin;
+use mainstay_xds::resource::endpoint::Locality;
+
+/// The endpoint that answered an RPC, in the extensions of its response.
+///
+/// ```
+/// # fn example(response: tonic::Response<()>) {
+/// if let Some(peer) = response.extensions().get::<mainstay::Peer>() {
+///     println!("answered by {} of cluster {:?}", peer.address(), peer.cluster());
+/// }
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Peer {
+    address: SocketAddr,
+    origin: Arc<Origin>,
+}
+
+impl Peer {
+    pub(crate) fn new(address: SocketAddr, origin: Arc<Origin>) -> Self {
+        Self { address, origin }
+    }
+
+    /// Its address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The cluster that it belongs to; below an aggregate, the leaf.
+    pub fn cluster(&self) -> &str {
+        &self.origin.cluster
+    }
+
+    /// The locality that it belongs to.
+    pub fn locality(&self) -> &Locality {
+        &self.origin.locality
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer")
+            .field("address", &self.address)
+            .field("cluster", &self.origin.cluster)
+            .field("locality", &self.origin.locality)
+            .finish()
+    }
+}
