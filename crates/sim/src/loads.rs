@@ -82,6 +82,7 @@ impl World {
                 let Some(load) = self.loads.streams.get_mut(&stream).filter(|load| load.is_open) else {
                     return Err(Invariant::Loads.broken("a report on a stream that is not open"));
                 };
+                let plane = load.plane;
                 let first = !std::mem::replace(&mut load.greeted, true);
                 Invariant::Loads.holds(first == request.node.is_some() && (first || load.answered), || {
                     "the first request says who we are, and reports follow when they are wanted (C-71)".to_owned()
@@ -96,6 +97,9 @@ impl World {
                 for stats in &request.cluster_stats {
                     let issued: u64 = stats.upstream_locality_stats.iter().map(|l| l.total_issued_requests).sum();
                     let Some((_, _, then)) = before.as_ref().filter(|(_, then, _)| then == epoch) else { continue };
+                    if self.teller_of(&stats.cluster_name) != Some(plane) {
+                        continue; // What is left for a server that does not tell of the cluster any more.
+                    }
                     let count = |counts: &BTreeMap<String, u64>| counts.get(&stats.cluster_name).copied().unwrap_or_default();
                     let expected = count(picked) - count(then);
                     Invariant::Loads.holds(issued == expected, || {

@@ -12,6 +12,8 @@ use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Decision, Ending, 
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::client::{self, CloseCause, Report, StreamId};
 use mainstay_xds::deps::DnsName;
+use mainstay_xds::name::ResourceKey;
+use mainstay_xds::resource::ResourceType;
 use mainstay_xds::{Choose, Time};
 use prost::Message;
 
@@ -827,6 +829,13 @@ impl World {
     pub(crate) fn addresses_in_force(&self, cluster: &str) -> BTreeSet<SocketAddr> {
         let picture = self.oracle.as_ref().and_then(|oracle| oracle.1.picture.as_ref());
         picture.map_or_else(BTreeSet::new, |picture| picture.addresses(cluster))
+    }
+
+    /// The control plane that a cluster came from.
+    pub(crate) fn teller_of(&self, cluster: &str) -> Option<usize> {
+        let key = ResourceKey { resource_type: ResourceType::Cluster, name: cluster.into() };
+        let entry = self.oracle.as_ref()?.0.entries.get(&key)?;
+        entry.held.as_ref().map(|held| held.plane)
     }
 
     /// What is in force, in words.

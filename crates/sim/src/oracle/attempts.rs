@@ -20,6 +20,8 @@ pub(super) struct PlaneView {
     pub(super) attempt: Option<StreamId>,
     /// When the next attempt may begin at the earliest, and must at the latest.
     next: Option<(Time, Time)>,
+    /// Whether that is a while only because nothing is missing: a new need ends it.
+    at_leisure: bool,
     /// The last attempt came to nothing, and nothing was heard since.
     pub(super) down: bool,
     failures: u32,
@@ -50,6 +52,7 @@ impl Oracle {
         Invariant::Attempts.holds(view.attempt.is_none(), || format!("a second attempt at {uri}"))?;
         if let Some((earliest, latest)) = view.next.take() {
             let overslept = self.woke.is_some_and(|woke| latest < woke);
+            view.at_leisure = false;
             Invariant::Backoff.holds(earliest <= now && (now <= latest || overslept), || {
                 format!("an attempt at {uri} at {now:?}: expected between {earliest:?} and {latest:?}")
             })?;
@@ -152,6 +155,7 @@ impl Oracle {
         let view = &mut self.planes[plane];
         view.failures += 1;
         view.down = true;
+        view.at_leisure = false;
         view.next = Some(around(now, pause));
         self.changed = true;
     }
@@ -159,7 +163,10 @@ impl Oracle {
     /// An answered stream is over. The next one follows at once, or is paced if they end soon, again and again (P-18).
     fn ended(&mut self, now: Time, plane: usize, lived: Duration) {
         let pause = self.planes[plane].ends.checked_sub(1).map(|ends| self.pause(ends));
+        let at_leisure = !self.is_needed(plane);
+        let spread = if at_leisure { self.rules.settings.reconnect_spread } else { Duration::ZERO };
         let view = &mut self.planes[plane];
+        view.at_leisure = false;
         view.next = Some(match pause {
             Some(pause) if lived < pause => {
                 view.ends += 1;
@@ -167,9 +174,29 @@ impl Oracle {
             }
             _ => {
                 view.ends = 1;
-                (now, now)
+                view.at_leisure = at_leisure;
+                (now, now + spread)
             }
         });
+    }
+
+    /// Whether somebody waits for a server to come back: something is missing, or the authority is on a fallback, or
+    /// would be soon.
+    fn is_needed(&self, plane: usize) -> bool {
+        self.charges.iter().any(|(authority, charge)| {
+            self.rules.servers_of(authority)[..=charge.place].contains(&plane)
+                && (charge.place > 0 || self.rules.falls_back_on_loss(authority) || self.lacks_something(authority))
+        })
+    }
+
+    /// The client tells when it will come back to a server whose stream ended.
+    pub(super) fn stream_ended(&mut self, now: Time, server: &ServerConfig, pause: Duration) -> Result<(), Violation> {
+        let Some(plane) = self.rules.plane(server) else { return Ok(()) };
+        let next = self.planes[plane].next;
+        let is_right = next.is_some_and(|(earliest, latest)| (earliest..=latest).contains(&(now + pause)));
+        Invariant::Backoff.holds(is_right || self.planes[plane].attempt.is_some(), || {
+            format!("{} is told to be tried again in {pause:?}: expected {next:?}", self.rules.uri(plane))
+        })
     }
 
     /// The pause after so many failures, without jitter (P-19).
@@ -184,6 +211,7 @@ impl Oracle {
     pub(super) fn check_attempts(&mut self, now: Time) -> Result<(), Violation> {
         for plane in 0..self.planes.len() {
             let (in_use, has_next) = (self.is_in_use(plane), self.has_next(plane));
+            let is_needed = self.planes[plane].at_leisure && self.is_needed(plane);
             let uri = self.rules.uri(plane).to_owned();
             let settings = &self.rules.settings;
             let bound = if has_next { settings.connect_timeout } else { settings.last_connect_timeout };
@@ -197,6 +225,9 @@ impl Oracle {
             }
             Invariant::Attempts.holds(!ended || view.attempt.is_some(), || format!("{uri} is in use, and its stream was closed"))?;
             let waits = view.next.is_some_and(|(_, latest)| now <= latest || self.asleep);
+            Invariant::Attempts.holds(view.attempt.is_some() || !is_needed, || {
+                format!("{uri} is needed, and there is no attempt at it although nothing failed")
+            })?;
             Invariant::Attempts.holds(view.attempt.is_some() || waits, || {
                 format!("{uri} is in use, has no stream, and its next attempt is overdue or not planned")
             })?;

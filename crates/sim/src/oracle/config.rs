@@ -1,6 +1,6 @@
 //! What is in force for RPCs, and what may be (A74).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub(crate) struct ConfigOracle {
     pub(crate) picture: Option<Arc<Picture>>,
     /// What it needs.
     needs: BTreeSet<ResourceKey>,
-    /// What earlier ones needed, and until when that may still be watched.
-    recent: Vec<(Time, BTreeSet<ResourceKey>)>,
+    /// What earlier ones needed and said, and until when RPCs may still go by them.
+    recent: Vec<(Time, BTreeSet<ResourceKey>, Option<Arc<Picture>>)>,
     /// Since when a new configuration is complete, but a mixture.
     mixed_since: Option<Time>,
     changed: bool,
@@ -106,9 +106,12 @@ impl ConfigOracle {
     }
 
     fn make(&self, oracle: &Oracle, patient: bool, unit: &mut Option<Unit>) -> Made {
+        self.with_knowledge(oracle, patient, |knowledge| knowledge.make(&self.listener, unit, &self.subscribed))
+    }
+
+    fn with_knowledge<T>(&self, oracle: &Oracle, patient: bool, ask: impl FnOnce(&Knowledge<'_>) -> T) -> T {
         let known = |key: &ResourceKey| -> Known<'_> { oracle.known(key) };
-        let knowledge = Knowledge { rules: &oracle.rules, known: &known, lookups: &self.lookups, patient };
-        knowledge.make(&self.listener, unit, &self.subscribed)
+        ask(&Knowledge { rules: &oracle.rules, known: &known, lookups: &self.lookups, patient })
     }
 
     fn judge(
@@ -131,14 +134,14 @@ impl ConfigOracle {
         let complete = made.picture.as_ref().filter(|_| !made.awaited);
         self.mixed_since = complete.filter(|_| mixed).map(|_| self.mixed_since.unwrap_or(view.now));
         if let Some(expected) = complete.filter(|_| !mixed) {
-            return self.compare(expected, false, shown, picture);
+            return self.compare(expected, &made.optional, false, shown, picture);
         }
         if let (Some(expected), Some(since)) = (complete, self.mixed_since) {
             let mixed = made.sources.iter().filter(|(_, planes)| planes.len() > 1);
             let switches: Vec<_> = mixed.filter_map(|(authority, _)| oracle.switched_at(authority)).collect();
             let first = switches.iter().copied().min().unwrap_or(since);
             let last = switches.iter().copied().max().unwrap_or(since);
-            let in_force = self.compare(expected, true, shown, picture);
+            let in_force = self.compare(expected, &made.optional, true, shown, picture);
             if in_force.is_ok() {
                 let is_old = self.picture.as_ref().zip(picture).is_some_and(|(before, now)| Arc::ptr_eq(before, now));
                 return Invariant::Config.holds(is_old || view.now.since(first) >= self.bound, || {
@@ -179,10 +182,16 @@ impl ConfigOracle {
         if Arc::ptr_eq(before, picture) {
             return Ok(());
         }
-        let fresh = |name: &String| now.picture.as_ref().and_then(|now| now.parts.get(name));
+        // What is in force follows its own clusters, whatever the new routes say.
+        let mut own = Made::default();
+        let own_parts = self.with_knowledge(oracle, false, |knowledge| knowledge.clusters(&before.roots, &mut own));
+        let fresh = |name: &String| {
+            own_parts.get(name).or_else(|| now.picture.as_ref().and_then(|now| now.parts.get(name)))
+        };
+        let is_troubled = |name: &String| now.troubled.contains(name) || own.troubled.contains(name);
         let is_fine = |(name, part): (&String, &Part)| {
             let was = before.parts.get(name);
-            was == Some(part) || (fresh(name) == Some(part) && !(now.troubled.contains(name) && was.is_some_and(Part::is_usable)))
+            was == Some(part) || (fresh(name) == Some(part) && !(is_troubled(name) && was.is_some_and(Part::is_usable)))
         };
         let torn = picture.parts.iter().find(|part| !is_fine(*part));
         Invariant::Config.holds(torn.is_none(), || {
@@ -200,6 +209,7 @@ impl ConfigOracle {
     fn compare(
         &self,
         expected: &Picture,
+        optional: &BTreeMap<String, Part>,
         mixed: bool,
         shown: &Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
         picture: Option<&Arc<Picture>>,
@@ -208,14 +218,20 @@ impl ConfigOracle {
             return Err(Invariant::Config.broken(format!("everything is there and not in force: {shown:?}")));
         };
         // A cluster that somebody subscribed to may be as it was until it is complete again.
-        let extra = |name: &String| self.subscribed.contains(name) || self.picture.as_ref().is_some_and(|p| p.parts.contains_key(name));
+        // So may one that RPCs still go by while what is new gets warm.
+        let was = |name: &String| self.picture.as_ref().is_some_and(|before| before.parts.contains_key(name));
+        let warm = |name: &String| {
+            let mut recent = self.recent.iter().filter_map(|(.., picture)| picture.as_ref());
+            recent.any(|picture| picture.parts.contains_key(name))
+        };
+        let extra = |name: &String| warm(name) || self.subscribed.contains(name) || (was(name) && !self.subscribed.is_empty());
         let missing = expected.parts.iter().find(|(name, part)| picture.parts.get(*name) != Some(part));
-        let superfluous = picture.parts.keys().find(|name| !expected.parts.contains_key(*name));
+        let superfluous = picture.parts.keys().find(|name| !expected.parts.contains_key(*name) && !extra(name) && !optional.contains_key(*name));
         let same = expected.listener == picture.listener
             && expected.host == picture.host
             && expected.roots == picture.roots
             && missing.is_none()
-            && superfluous.is_none_or(|name| !self.subscribed.is_empty() && extra(name));
+            && superfluous.is_none();
         Invariant::Config.holds(same, || {
             let of = |name: Option<&String>| name.and_then(|name| picture.parts.get(name).cloned());
             format!(
@@ -235,9 +251,9 @@ impl ConfigOracle {
     fn remember(&mut self, now: Time, is_new: bool, made: &Made, picture: Option<&Arc<Picture>>) {
         if is_new && picture.is_some() && !made.awaited {
             let before = std::mem::replace(&mut self.needs, made.needs.clone());
-            self.recent.push((now + WARM, before));
+            self.recent.push((now + WARM, before, self.picture.clone()));
         }
-        self.recent.retain(|(until, _)| now <= *until);
+        self.recent.retain(|(until, ..)| now <= *until);
     }
 
     /// What is watched is what is needed: by what is in force, and by what is to come.
@@ -248,7 +264,7 @@ impl ConfigOracle {
         if made.failed || made.picture.is_none() {
             return Ok(()); // What was in use may be wanted again.
         }
-        let recent = |key: &ResourceKey| self.recent.iter().any(|(_, needs)| needs.contains(key));
+        let recent = |key: &ResourceKey| self.recent.iter().any(|(_, needs, _)| needs.contains(key));
         let is_needed = |key: &ResourceKey| made.needs.contains(key) || self.needs.contains(key) || recent(key);
         let spare = watched.iter().find(|key| !is_needed(key));
         Invariant::Watches.holds(spare.is_none() || made.awaited, || format!("{spare:?} is watched and not needed"))

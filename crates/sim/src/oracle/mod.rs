@@ -285,6 +285,7 @@ impl Oracle {
                 self.was_read(server, *kind, version, received, Some(text))
             }
             Report::Unreachable(server, _, pause) => self.gave_up(now, server, *pause),
+            Report::StreamEnded(server, _, pause) => self.stream_ended(now, server, *pause),
             Report::Alive(server) => self.is_alive_again(server),
             _ => Ok(()),
         }

@@ -44,6 +44,7 @@ pub(crate) struct Unit {
     host: String,
     roots: Vec<String>,
     sources: BTreeMap<AuthorityKey, BTreeSet<usize>>,
+    needs: BTreeSet<ResourceKey>,
 }
 
 /// What follows from what is known.
@@ -59,6 +60,8 @@ pub(crate) struct Made {
     /// Everything that must be watched.
     pub(crate) needs: BTreeSet<ResourceKey>,
     pub(crate) hosts: BTreeSet<String>,
+    /// What is complete below clusters that somebody subscribed to, and are not.
+    pub(crate) optional: BTreeMap<String, Part>,
     /// The servers behind it.
     pub(crate) sources: BTreeMap<AuthorityKey, BTreeSet<usize>>,
 }
@@ -135,17 +138,27 @@ impl<'a> Knowledge<'a> {
         } else if found.is_some() {
             *unit = found;
         }
-        let Some(Unit { listener, host, roots, sources }) = unit.clone() else { return made };
+        let Some(Unit { listener, host, roots, sources, mut needs }) = unit.clone() else { return made };
         made.awaited = false;
+        made.needs.append(&mut needs);
         made.sources = sources;
         let parts = self.clusters(&roots, &mut made);
         let mut picture = Picture { listener, host, roots, parts };
         // What somebody subscribed to never holds anything back.
         let mut apart = Made::default();
         let extra = self.clusters(&subscribed.iter().cloned().collect::<Vec<_>>(), &mut apart);
-        for (name, part) in extra {
-            picture.parts.entry(name).or_insert(part);
+        for name in subscribed.iter().filter(|name| extra.contains_key(*name)) {
+            let leaves = match extra.get(name) {
+                Some(Part::Group(leaves)) => leaves.clone(),
+                _ => Vec::new(),
+            };
+            for name in leaves.iter().chain([name]) {
+                if let Some(part) = extra.get(name) {
+                    picture.parts.entry(name.clone()).or_insert_with(|| part.clone());
+                }
+            }
         }
+        made.optional = extra;
         made.needs.append(&mut apart.needs);
         made.hosts.append(&mut apart.hosts);
         made.picture = Some(picture);
@@ -166,7 +179,7 @@ impl<'a> Knowledge<'a> {
             }
             _ => return None,
         };
-        Some(Unit { listener, host, roots: roots.clone(), sources: made.sources.clone() })
+        Some(Unit { listener, host, roots: roots.clone(), sources: made.sources.clone(), needs: made.needs.clone() })
     }
 
     /// Looks at a part of the unit. If it is not there the whole is not.
@@ -199,7 +212,7 @@ impl<'a> Knowledge<'a> {
     }
 
     /// Follows clusters to their ends.
-    fn clusters(&self, roots: &[String], made: &mut Made) -> BTreeMap<String, Part> {
+    pub(crate) fn clusters(&self, roots: &[String], made: &mut Made) -> BTreeMap<String, Part> {
         let mut parts = BTreeMap::new();
         let mut groups: BTreeMap<String, &[String]> = BTreeMap::new();
         let mut work: Vec<String> = roots.to_vec();
@@ -227,7 +240,7 @@ impl<'a> Knowledge<'a> {
                         }
                         Spec::Dns { host, mark } => {
                             made.hosts.insert(host.clone());
-                            self.addresses(host).map(|addresses| Part::Leaf(*mark, addresses))
+                            self.addresses(&name, host, made).map(|addresses| Part::Leaf(*mark, addresses))
                         }
                         Spec::Aggregate { clusters } => {
                             groups.insert(name.clone(), clusters);
@@ -311,14 +324,19 @@ impl<'a> Knowledge<'a> {
     }
 
     /// The addresses of a host; `None` if they are awaited.
-    fn addresses(&self, host: &str) -> Option<Option<Vec<Priority>>> {
+    fn addresses(&self, cluster: &str, host: &str, made: &mut Made) -> Option<Option<Vec<Priority>>> {
         let one = |addresses: Vec<SocketAddr>| vec![vec![(1, vec![addresses])]];
         if let Ok(ip) = host.parse() {
             return Some(Some(one(vec![SocketAddr::new(ip, 80)])));
         }
         match self.lookups.get(host) {
             None | Some((None, false)) => None,
-            Some((addresses, _)) => Some(addresses.clone().map(one)),
+            Some((None, true)) if self.patient => None,
+            Some((None, true)) => {
+                made.troubled.insert(cluster.to_owned());
+                Some(None)
+            }
+            Some((Some(addresses), _)) => Some(Some(one(addresses.clone()))),
         }
     }
 }

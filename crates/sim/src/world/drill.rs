@@ -96,6 +96,10 @@ impl World {
             };
             let can_go = expected.is_some_and(|cluster| self.can_serve(picture, cluster));
             let is_right = if can_go { went == expected || matches!(fate, Fate::Dropped) } else { went.is_none() };
+            let went = went.map(str::to_owned);
+            if let Fate::Sent(sent) = fate {
+                sent.listeners.end(OK);
+            }
             Invariant::Traffic.holds(is_right, || {
                 format!("{path} with {header:?} went to {went:?}: expected {expected:?}, which can serve: {can_go}")
             })?;
@@ -114,6 +118,7 @@ impl World {
         for _ in 0..DRAWS {
             if let Fate::Sent(sent) = self.call(choose, "/split/x", None)? {
                 *went.entry(sent.cluster).or_default() += 1;
+                sent.listeners.end(OK);
             }
         }
         let whole: u32 = shares.iter().map(|(_, weight)| weight).sum();
@@ -144,7 +149,9 @@ impl World {
         // Idle endpoints of some policies connect only when RPCs come: let all of them be asked for once.
         for number in 0..WARM_UP {
             let key = format!("key{number}");
-            self.call(choose, path, Some(("x-h", &key)))?;
+            if let Fate::Sent(sent) = self.call(choose, path, Some(("x-h", &key)))? {
+                sent.listeners.end(OK);
+            }
         }
         while sent < wanted && dropped < 4 * wanted {
             let key = (sent / 2) % (wanted / 2).max(1);
