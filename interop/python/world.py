@@ -135,15 +135,20 @@ class World:
     def backend(self, name: str) -> "Backend":
         return Backend(self, name)
 
-    def bootstrap(self, ports: list[int], **more) -> pathlib.Path:
+    def bootstrap(self, ports: list[int], node: str = NODE_ID, **more) -> pathlib.Path:
         """The bootstrap of the official local suites (I-31)."""
         content = {
             "xds_servers": [server(f"127.0.0.1:{port}") for port in ports],
-            "node": {"id": NODE_ID, "locality": {"zone": "zone"}},
+            "node": {"id": node, "locality": {"zone": "zone"}},
             "authorities": {},
             **more,
         }
         return self.file(json.dumps(content))
+
+
+def node_of(kind: str) -> str:
+    """The node id of a client that others share control planes with, which must tell them apart."""
+    return f"{NODE_ID}-{kind}"
 
 
 def server(uri: str) -> dict:
@@ -189,7 +194,7 @@ class GoControlPlane:
 
     def start(self) -> None:
         self.process = self.world.run(
-            [self.world.programs.go_control_plane, f"--port={self.port}", f"--node={NODE_ID}"]
+            [self.world.programs.go_control_plane, f"--port={self.port}"]
         )
         self.process.wait_for("listening")
         if self.config:
@@ -208,8 +213,9 @@ class GoControlPlane:
     def stop(self) -> None:
         self.process.kill()
 
-    def nacks(self) -> int:
-        return sum(line.startswith("nack ") for _, line in self.process.lines)
+    def nacks(self, node: str, since: float = 0) -> int:
+        """How often this node has rejected something."""
+        return sum(at >= since and line.startswith(f"nack {node} ") for at, line in self.process.lines)
 
     def _command(self, **fields) -> None:
         seen = len(self.process.lines)
@@ -232,7 +238,15 @@ class MainstayControlPlane:
 
     def start(self) -> None:
         self.process = self.world.run(
-            [self.world.programs.mainstay, "serve", self.directory, "--listen", f"127.0.0.1:{self.port}"],
+            # Scenarios take nearly everything away on purpose.
+            [
+                self.world.programs.mainstay,
+                "serve",
+                self.directory,
+                "--listen",
+                f"127.0.0.1:{self.port}",
+                "--allow-mass-deletion",
+            ],
             {"NO_COLOR": "1"},
         )
         self.process.wait_for(str(self.port))
@@ -240,8 +254,9 @@ class MainstayControlPlane:
     def stop(self) -> None:
         self.process.kill()
 
-    def nacks(self) -> int:
-        return sum(" rejects " in line for _, line in self.process.lines)
+    def nacks(self, node: str, since: float = 0) -> int:
+        """How often this node has rejected something."""
+        return sum(at >= since and line.startswith(f"node {node} rejects ") for at, line in self.process.lines)
 
     def set(self, config: Config) -> None:
         """Serves `config` from now on, or from the next start on."""
@@ -293,7 +308,7 @@ class Client:
     """An xDS client that prints what becomes of each RPC."""
 
     def __init__(self, world: World, kind: str, target: str, bootstrap: pathlib.Path, more_env: dict | None = None):
-        self.kind = kind
+        self.kind, self.node = kind, node_of(kind)
         programs = world.programs
         arguments = {
             "mainstay": [programs.client, f"--stats_port={free_port()}", "--print_response=true"],

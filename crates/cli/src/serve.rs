@@ -9,8 +9,8 @@ use std::{
 
 use clap::Args;
 use mainstay_control_plane::{
-    Body, ControlPlane, Event, LoadErrors, LoadReport, Reload, RequestKind, SeenRequest, Server, StreamId, TypeUrl,
-    locality_name,
+    Body, ControlPlane, Deletions, Event, LoadErrors, LoadReport, Reload, RequestKind, SeenRequest, Server, StreamId,
+    TypeUrl, locality_name,
 };
 
 use crate::{
@@ -23,8 +23,13 @@ use crate::{
 /// Serve the xDS resources in a directory of YAML and JSON files, and follow their changes
 ///
 /// Files hold resources in the JSON of protobuf, as in Envoy's documentation, under "resources:" or one per document.
-/// Whenever they change, the new configuration is put into force as a whole, or rejected as a whole with its reasons.
-/// Clients that reject a resource are shown with their reasons, too. SIGINT or SIGTERM end it with exit code 0.
+/// Whenever they change, the new configuration is put into force as a whole, or rejected as a whole with its reasons; a
+/// file that is still being written is waited for. Clients that reject a resource are shown with their reasons, too.
+/// SIGINT or SIGTERM end it with exit code 0.
+///
+/// Files below "nodes/ID/", and those that say "node: ID", are for the node with that id only; it is served them and those
+/// for all nodes. A list "errors:" beside "resources:" has resources that are answered with an error, each with its
+/// "type_url", "name", "code" (such as NOT_FOUND) and "message".
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
     /// The directory with the files
@@ -34,6 +39,10 @@ pub(crate) struct Flags {
     /// Where to listen; port 0 lets the system choose
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:18000")]
     listen: String,
+
+    /// Serve a directory without resources, and follow changes that delete more than half of them
+    #[arg(long)]
+    allow_mass_deletion: bool,
 
     /// Print the load that clients report, for clusters with "lrs_server: { self: {} }"
     #[arg(long)]
@@ -45,22 +54,24 @@ pub(crate) struct Flags {
 pub(crate) struct Settings {
     directory: PathBuf,
     listen: SocketAddr,
+    deletions: Deletions,
     print_load: bool,
 }
 
 impl Flags {
     pub(crate) fn resolve(self) -> Result<Settings, Failure> {
         let listen = listen::resolve("--listen", &self.listen)?;
-        Ok(Settings { directory: self.directory, listen, print_load: self.print_load })
+        let deletions = if self.allow_mass_deletion { Deletions::Allowed } else { Deletions::Bounded };
+        Ok(Settings { directory: self.directory, listen, deletions, print_load: self.print_load })
     }
 }
 
 /// Serves until a signal.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
-    let Settings { directory, listen, print_load } = settings;
+    let Settings { directory, listen, deletions, print_load } = settings;
     let control_plane = ControlPlane::new();
-    let mut watch =
-        control_plane.watch_directory(&directory).await.map_err(|errors| unreadable(&directory, &errors))?;
+    let watch = control_plane.watch_directory_with(&directory, deletions).await;
+    let mut watch = watch.map_err(|errors| unreadable(&directory, &errors))?;
     let server = control_plane.serve(listen).await.map_err(|error| listen::failure(listen, &error))?;
     let mut events = server.events();
     let mut log = Log { output, served: Contents::default(), nodes: BTreeMap::new(), print_load };
@@ -117,6 +128,11 @@ impl Log {
             Reload::Rejected(errors) => {
                 self.output.line(format_args!("{}, what was served before still is:", styled(BAD, "rejected")))?;
                 errors.0.iter().try_for_each(|error| self.output.line(format_args!("  {error}")))
+            }
+            Reload::Waiting(files) => {
+                let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+                let waiting = format!("waiting for files that are still being written: {}", files.join(", "));
+                self.output.line(styled(DIM, waiting))
             }
         }
     }
@@ -200,9 +216,11 @@ fn resources(count: usize) -> String {
 
 fn unreadable(directory: &Path, errors: &LoadErrors) -> Failure {
     let reasons: Vec<_> = errors.0.iter().map(|error| format!("\n  {error}")).collect();
-    Failure::failed(format!("cannot serve {}:{}", directory.display(), reasons.concat()))
-        .tip("correct the files; once it serves, wrong files are only reported")
+    Failure::failed(format!("cannot serve {}:{}", directory.display(), reasons.concat())).tip(TIP)
 }
+
+const TIP: &str =
+    "correct the files; once it serves, wrong files are only reported. An empty directory needs --allow-mass-deletion";
 
 /// How long clients may take to leave after the first signal.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -35,6 +35,9 @@
 //!
 //! Files in a directory `nodes/ID` are for the node `ID`. A node is served its own resources and those for all nodes;
 //! where both have one of the same name, its own.
+//!
+//! A file without any content is an error, as it is more likely one that was cut off than one that says nothing; a
+//! comment in it says that it is meant.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,7 +57,7 @@ mod proto;
 mod tree;
 mod watch;
 
-pub use crate::files::watch::{DirectoryWatch, Reload};
+pub use crate::files::watch::{Deletions, DirectoryWatch, Reload};
 
 /// Reads every file of a directory. All errors of all files are reported together.
 pub fn load_directory(directory: impl AsRef<Path>) -> Result<Snapshots, LoadErrors> {
@@ -66,6 +69,9 @@ pub fn load_directory(directory: impl AsRef<Path>) -> Result<Snapshots, LoadErro
     for file in files {
         let node = node_of(directory, &file);
         match fs::read_to_string(&file) {
+            Ok(text) if text.trim().is_empty() => {
+                loader.errors.push(LoadError::about(&file, "is empty: expected resources, or no such file"));
+            }
             Ok(text) => loader.read_file(&file, &text, node.as_deref()),
             Err(error) => loader.errors.push(LoadError::about(&file, format!("cannot be read: {error}"))),
         }
@@ -408,11 +414,15 @@ fn list(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), 
         let Ok(metadata) = fs::metadata(&path) else { continue };
         if metadata.is_dir() {
             list(&path, depth, files)?;
-        } else if path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known)) {
+        } else if is_resource_file(&path) {
             files.push(path);
         }
     }
     Ok(())
+}
+
+fn is_resource_file(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known))
 }
 
 /// The node whose directory a file is in: `nodes/ID/…`.

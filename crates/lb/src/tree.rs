@@ -194,10 +194,10 @@ pub struct Tree<S: Subchannel> {
     /// What RPCs still go by, if that is not the configuration.
     warming: Option<Warming>,
     warm_bound: Option<Duration>,
-    /// Whether RPCs may go by other routes than when [`Tree::poll_clusters_in_use`] was last called.
-    rerouted: bool,
     /// Whether clusters that ask for TLS are refused.
     requires_security: bool,
+    /// Whether RPCs may go by other routes than when [`Tree::poll_clusters_in_use`] was last called.
+    rerouted: bool,
     /// Drawn when a route first asks for it.
     channel_id: Option<u64>,
 }
@@ -247,8 +247,8 @@ impl<S: Subchannel> Tree<S> {
             changed: false,
             warming: None,
             warm_bound: Some(warm::BOUND),
-            rerouted: false,
             requires_security: false,
+            rerouted: false,
             channel_id: None,
         }
     }

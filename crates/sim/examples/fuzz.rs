@@ -1,4 +1,5 @@
-//! A simple fuzzer for those without a nightly compiler: `fuzz INPUTS [TARGET]` changes inputs of the corpus at random.
+//! A simple fuzzer for those without a nightly compiler: `fuzz INPUTS [TARGET [SEED]]` changes inputs of the corpus at
+//! random, the same ones with the same seed, and says how many it runs in a second.
 //! It does not know what code an input reaches; `cargo fuzz` does. An input that breaks something is written to
 //! `fuzz/artifacts`.
 
@@ -9,10 +10,12 @@ use std::path::Path;
 use mainstay_sim::{Seeded, fuzz};
 use mainstay_xds::Choose;
 
+#[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "it says how fast it is")]
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let inputs: u64 = args.next().ok_or("expected: fuzz INPUTS [TARGET]")?.parse()?;
+    let inputs: u64 = args.next().ok_or("expected: fuzz INPUTS [TARGET [SEED]]")?.parse()?;
     let wanted = args.next();
+    let seed = args.next().map_or(Ok(u64::from(std::process::id())), |seed| seed.parse())?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     for (name, run) in fuzz::TARGETS {
         if wanted.as_deref().is_some_and(|wanted| wanted != name) {
@@ -20,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         let files = std::fs::read_dir(root.join("corpus").join(name))?;
         let corpus = files.map(|file| std::fs::read(file?.path())).collect::<Result<Vec<_>, _>>()?;
-        let mut dice = Seeded::new(std::process::id().into());
+        let (mut dice, start) = (Seeded::new(seed), std::time::Instant::now());
         for count in 0..inputs {
             let input = change(&corpus, &mut dice);
             if catch_unwind(|| run(&input)).is_err() {
@@ -30,7 +33,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 return Err(format!("{name}: see {}", artifact.display()).into());
             }
         }
-        println!("{name}: {inputs} inputs, nothing broken");
+        let rate = inputs as f64 / start.elapsed().as_secs_f64();
+        println!("{name}: {inputs} inputs, {rate:.0} a second, nothing broken");
     }
     Ok(())
 }

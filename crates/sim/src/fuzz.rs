@@ -2,8 +2,9 @@
 //!
 //! Each takes any bytes and panics if something that must hold does not.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,19 +21,25 @@ use crate::choose::{FromBytes, Recorder};
 use crate::plane::DiscoveryResponse;
 use crate::resources::{Spec, sample};
 use crate::run::Failure;
+use crate::scenario::Scenario;
 use crate::swarm;
+
+mod endpoint;
 
 /// A target: its name, and what it does with bytes.
 pub type FuzzTarget = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [FuzzTarget; 8] = [
+pub const TARGETS: [FuzzTarget; 11] = [
     ("bootstrap", bootstrap),
     ("listener", |bytes| resource(ResourceType::Listener, bytes)),
     ("route", |bytes| resource(ResourceType::RouteConfig, bytes)),
     ("cluster", |bytes| resource(ResourceType::Cluster, bytes)),
     ("endpoints", |bytes| resource(ResourceType::Endpoints, bytes)),
     ("collection", |bytes| resource(ResourceType::EndpointCollection, bytes)),
+    ("orca", endpoint::orca),
+    ("push_back", endpoint::push_back),
+    ("cookie", endpoint::cookie),
     ("stream", stream),
     ("world", world),
 ];
@@ -65,9 +72,9 @@ fn bootstrap(bytes: &[u8]) {
 
 /// A resource: the same bytes are the same value or the same faults, and a fault has words.
 fn resource(resource_type: ResourceType, bytes: &[u8]) {
-    let bootstrap = two_servers();
+    let bootstrap = &**TWO_SERVERS;
     for server in &bootstrap.servers {
-        let cx = ParseContext { bootstrap: &bootstrap, server };
+        let cx = ParseContext { bootstrap, server };
         let bytes = Bytes::copy_from_slice(bytes);
         let decoded = decode(resource_type, &bytes, cx);
         assert_eq!(decoded, decode(resource_type, &bytes, cx));
@@ -88,8 +95,7 @@ fn stream(bytes: &[u8]) {
 /// A world: its scenario from the first two bytes, its choices from the others.
 fn world(bytes: &[u8]) {
     let (seed, choices) = bytes.split_at(bytes.len().min(2));
-    let seed = seed.iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte));
-    let scenario = Arc::new(swarm::scenario(seed));
+    let scenario = scenario(seed.iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte)));
     let mut choose = Recorder::new(FromBytes::new(choices));
     let events = choices.len().min(MAX_EVENTS);
     if let Err(violation) = crate::run::run(&scenario, &mut choose, events) {
@@ -97,6 +103,30 @@ fn world(bytes: &[u8]) {
         let name = scenario.name.clone();
         panic!("{}", Failure { violation: Some(violation), scenario: name, choices, transcript: Vec::new() });
     }
+}
+
+/// One of the scenarios that worlds are made of, each made once: making one takes longer than a short life in it.
+fn scenario(seed: u64) -> Arc<Scenario> {
+    thread_local! {
+        static MADE: RefCell<BTreeMap<u64, Arc<Scenario>>> = const { RefCell::new(BTreeMap::new()) };
+    }
+    let made = |made: &RefCell<BTreeMap<u64, Arc<Scenario>>>| {
+        let new = || Arc::new(small_scenario(seed % SCENARIOS));
+        Arc::clone(made.borrow_mut().entry(seed % SCENARIOS).or_insert_with(new))
+    };
+    MADE.with(made)
+}
+
+/// The scenario of a seed or, if that is a large one, of another: in those, hundreds of clusters take the time in which
+/// a fuzzer could have tried hundreds of inputs, and show nothing that a few do not.
+fn small_scenario(seed: u64) -> Scenario {
+    let seeds = (0..).map(|round| seed + round * SCENARIOS);
+    let is_small = |scenario: &Scenario| {
+        let truths = scenario.planes.iter().flat_map(|plane| &plane.editions);
+        truths.map(|truth| truth.resources.len()).max().unwrap_or_default() <= SMALL
+    };
+    let mut small = seeds.map(swarm::scenario).filter(is_small);
+    small.next().expect("most are small")
 }
 
 /// A client and what it may rely on.
@@ -123,10 +153,10 @@ struct Stream {
 impl<'a> Play<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         Self {
-            client: XdsClient::new(Arc::new(two_servers()), ClientSettings::default()),
+            client: XdsClient::new(Arc::clone(&TWO_SERVERS), ClientSettings::default()),
             now: Time::ZERO,
             bytes: FromBytes::new(bytes),
-            rest: bytes.len().min(MAX_EVENTS),
+            rest: bytes.len().min(MAX_STEPS),
             watches: BTreeSet::new(),
             streams: BTreeMap::new(),
         }
@@ -301,6 +331,8 @@ impl<'a> Play<'a> {
     }
 }
 
+static TWO_SERVERS: LazyLock<Arc<Bootstrap>> = LazyLock::new(|| Arc::new(two_servers()));
+
 /// Two top-level servers, and an authority that falls back when a server cannot be reached.
 fn two_servers() -> Bootstrap {
     let trusted = ServerConfig {
@@ -323,8 +355,14 @@ const NAMES: [&str; 4] = [
     "xdstp://nowhere/envoy.config.cluster.v3.Cluster/c",
 ];
 
-/// More is not tried with one input.
-const MAX_EVENTS: usize = 2_000;
+/// More is not tried with one input: what takes a fuzzer's time is the length of a life, and many short ones show more
+/// than a few long ones. Long ones are what the seeds of [`swarm`] are for.
+const MAX_STEPS: usize = 150;
+const MAX_EVENTS: usize = 60;
+
+/// How many scenarios there are, and how many resources one may have.
+const SCENARIOS: u64 = 256;
+const SMALL: usize = 40;
 
 /// After so many actions without a rest something is wrong.
 const MAX_ACTIONS: usize = 10_000;

@@ -1,6 +1,6 @@
 //! `mainstay serve` as its users and its clients see it.
 
-use std::{fs, path::Path};
+use std::{fs, io::Write, path::Path};
 
 use envoy_types::pb::{
     envoy::{
@@ -55,7 +55,46 @@ fn files_that_are_wrong_from_the_start_are_exit_code_1() {
     let file = directory.path().join("clusters.yaml");
     let head = format!("error: cannot serve {}:\n  {}:", path(directory.path()), file.display());
     assert!(stderr.starts_with(&head), "{stderr}");
-    assert!(stderr.ends_with("  tip: correct the files; once it serves, wrong files are only reported\n"), "{stderr}");
+    let tip = "  tip: correct the files; once it serves, wrong files are only reported. \
+               An empty directory needs --allow-mass-deletion\n";
+    assert!(stderr.ends_with(tip), "{stderr}");
+}
+
+#[test]
+fn a_directory_without_resources_is_served_only_where_that_is_allowed() {
+    let directory = tempfile::tempdir().unwrap();
+    let args = ["serve", path(directory.path()), "--listen", "127.0.0.1:0"];
+    let output = mainstay(&args);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains(&format!("\n  {}: holds no resources\n", path(directory.path()))), "{stderr}");
+    let mut serve = Running::start(&[&args[..], &["--allow-mass-deletion"]].concat());
+    assert!(serve.line().ends_with(", 0 resources"));
+    serve.signal("TERM");
+    assert_eq!(serve.end().0, 0);
+}
+
+#[test]
+fn a_change_that_deletes_most_of_it_is_refused_and_a_slow_writer_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let all: Vec<String> = ["a", "b", "c", "d", "e"].map(cluster).into();
+    write(directory.path(), &all);
+    let mut serve = Running::start(&["serve", path(directory.path()), "--listen", "127.0.0.1:0"]);
+    (0..6).for_each(|_| drop(serve.line()));
+
+    write(directory.path(), &all[..1]);
+    assert_eq!(serve.line(), "rejected, what was served before still is:");
+    let reason = format!("  {}: holds 1 resources where 5 are served: ", path(directory.path()));
+    assert_eq!(serve.line(), format!("{reason}that would delete more than half of them"));
+
+    let file = fs::canonicalize(directory.path()).unwrap().join("clusters.yaml");
+    let mut writer = fs::File::create(&file).unwrap();
+    assert_eq!(serve.line(), format!("waiting for files that are still being written: {}", file.display()));
+    writer.write_all([&all[1..], &[cluster("f")]].concat().join("\n---\n").as_bytes()).unwrap();
+    drop(writer);
+    assert_eq!([serve.line(), serve.line(), serve.line()], ["reloaded, 5 resources", "  + CDS  f", "  - CDS  a"]);
+    serve.signal("TERM");
+    assert_eq!(serve.end().0, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode};
+use notify::event::{AccessKind, AccessMode, ModifyKind};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::files::{LoadError, LoadErrors, load_directory};
+use crate::files::{LoadError, LoadErrors, is_resource_file, load_directory};
+use crate::snapshot::Resource;
 use crate::store::{ControlPlane, Snapshots};
 
 impl ControlPlane {
@@ -22,20 +23,41 @@ impl ControlPlane {
     /// was read last stays in force as a whole.
     ///
     /// It does not matter how files change: written, renamed into place, or the whole directory replaced through a
-    /// symbolic link, as Kubernetes does.
+    /// symbolic link, as Kubernetes does. A file that is open for writing is waited for (where the system tells, as
+    /// Linux does). What looks like an accident is an error: a directory without resources, and a change that deletes
+    /// most of them. See [`Deletions`].
     pub async fn watch_directory(&self, directory: impl Into<PathBuf>) -> Result<DirectoryWatch, LoadErrors> {
-        let mut reader = Reader { directory: directory.into(), changed: Arc::default(), watcher: None };
-        let (returned, loaded) = reader.read_in_background().await;
-        reader = returned;
-        let snapshots = loaded?;
-        if reader.watcher.is_none() {
-            return Err(LoadError::about(&reader.directory, "cannot be watched for changes").into());
-        }
+        self.watch_directory_with(directory, Deletions::Bounded).await
+    }
+
+    /// The same, with a say in what may be deleted.
+    pub async fn watch_directory_with(
+        &self,
+        directory: impl Into<PathBuf>,
+        deletions: Deletions,
+    ) -> Result<DirectoryWatch, LoadErrors> {
+        let directory = directory.into();
+        let observer = Observer::new().map_err(|error| unwatchable(&directory, &error))?;
+        let reader = Reader { directory, observer: Arc::new(observer) };
+        let loaded = reader.read_in_background().await?;
+        let snapshots = deletions.check(&reader.directory, None, loaded)?;
         self.replace(snapshots.clone());
         let (reports, news) = watch::channel(None);
-        let task = tokio::spawn(follow(self.clone(), reader, Ok(snapshots), reports));
+        let follower = Follower { control_plane: self.clone(), deletions, served: snapshots, reports };
+        let task = tokio::spawn(follower.follow(reader));
         Ok(DirectoryWatch { news, task })
     }
+}
+
+/// Which deletions are taken for what they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deletions {
+    /// A directory without resources is an error, and so is a change that deletes more than half of them, if those are
+    /// at least three: more likely a disk that is not mounted or a generator that failed than what somebody wants.
+    #[default]
+    Bounded,
+    /// All of them.
+    Allowed,
 }
 
 /// Keeps a control plane in step with a directory, until it is dropped.
@@ -69,109 +91,260 @@ pub enum Reload {
     },
     /// The files have errors; what was in force before still is.
     Rejected(LoadErrors),
+    /// Nothing was read yet, because these files are still open for writing; what was in force before still is.
+    Waiting(Vec<PathBuf>),
 }
 
-async fn follow(
-    control_plane: ControlPlane,
-    mut reader: Reader,
-    mut last: Result<Snapshots, LoadErrors>,
-    reports: watch::Sender<Option<Reload>>,
-) {
-    loop {
-        reader.changed().await;
-        let (returned, loaded) = reader.read_in_background().await;
-        reader = returned;
-        if loaded == last {
-            continue;
-        }
-        let report = match &loaded {
-            Ok(snapshots) => {
-                control_plane.replace(snapshots.clone());
-                let resources = snapshots.default.len();
-                tracing::info!(directory = %reader.directory.display(), resources, "configuration reloaded");
-                Reload::Applied { resources }
+impl Deletions {
+    /// Refuses what is more likely an accident; `before` is in force.
+    fn check(
+        self,
+        directory: &Path,
+        before: Option<&Snapshots>,
+        snapshots: Snapshots,
+    ) -> Result<Snapshots, LoadErrors> {
+        let (had, has) = (before.map_or(0, count), count(&snapshots));
+        let gone = had.saturating_sub(has);
+        let problem = match self {
+            Self::Allowed => return Ok(snapshots),
+            Self::Bounded if has == 0 => "holds no resources".to_owned(),
+            Self::Bounded if gone >= FEWEST_GONE && gone > had / 2 => {
+                format!("holds {has} resources where {had} are served: that would delete more than half of them")
             }
-            Err(errors) => {
-                tracing::warn!(directory = %reader.directory.display(), %errors, "configuration not reloaded");
-                Reload::Rejected(errors.clone())
-            }
+            Self::Bounded => return Ok(snapshots),
         };
-        last = loaded;
-        reports.send_replace(Some(report));
+        Err(LoadError::about(directory, problem).into())
+    }
+}
+
+/// How many resources there are: for all nodes, and for single ones beyond those.
+fn count(snapshots: &Snapshots) -> usize {
+    let is_own = |resource: &Resource| !snapshots.default.contains(&resource.type_url, &resource.name);
+    let own = snapshots.nodes.values().map(|own| own.resources().filter(is_own).count());
+    snapshots.default.len() + own.sum::<usize>()
+}
+
+/// Puts what a directory says into force.
+struct Follower {
+    control_plane: ControlPlane,
+    deletions: Deletions,
+    served: Snapshots,
+    reports: watch::Sender<Option<Reload>>,
+}
+
+impl Follower {
+    async fn follow(mut self, reader: Reader) {
+        let mut errors = None;
+        loop {
+            reader.changed(|files| self.report(Reload::Waiting(files))).await;
+            let loaded = reader.read_in_background().await;
+            // What was written while it was read may have been read in part.
+            if reader.changes_again().await {
+                continue;
+            }
+            match loaded.and_then(|loaded| self.deletions.check(&reader.directory, Some(&self.served), loaded)) {
+                Ok(snapshots) if snapshots == self.served && errors.is_none() => {}
+                Ok(snapshots) => {
+                    errors = None;
+                    self.control_plane.replace(snapshots.clone());
+                    let resources = snapshots.default.len();
+                    self.served = snapshots;
+                    tracing::info!(directory = %reader.directory.display(), resources, "configuration reloaded");
+                    self.report(Reload::Applied { resources });
+                }
+                Err(found) if errors.as_ref() == Some(&found) => {}
+                Err(found) => {
+                    tracing::warn!(directory = %reader.directory.display(), errors = %found, "configuration not reloaded");
+                    self.report(Reload::Rejected(found.clone()));
+                    errors = Some(found);
+                }
+            }
+        }
+    }
+
+    fn report(&self, reload: Reload) {
+        self.reports.send_replace(Some(reload));
     }
 }
 
 /// Reads a directory and hears of changes to it.
 struct Reader {
     directory: PathBuf,
-    changed: Arc<Notify>,
-    watcher: Option<RecommendedWatcher>,
+    observer: Arc<Observer>,
 }
 
 impl Reader {
-    /// Waits for a change, and then until changes pause: they seldom come alone.
-    async fn changed(&self) {
-        self.changed.notified().await;
+    /// Waits for a change, and then until changes pause, which seldom come alone, and no file is open for writing.
+    /// `tell` hears of those that are waited for, once.
+    async fn changed(&self, tell: impl FnOnce(Vec<PathBuf>)) {
+        let changes = &self.observer.changes;
+        changes.happened.notified().await;
         let latest = Instant::now() + LONGEST_WAIT;
-        while tokio::time::timeout(QUIET, self.changed.notified()).await.is_ok() && Instant::now() < latest {}
+        while self.changes_again().await && Instant::now() < latest {
+            changes.happened.notified().await;
+        }
+        let mut tell = Some(tell);
+        loop {
+            let open: Vec<PathBuf> = lock(&changes.scope).open.iter().cloned().collect();
+            if open.is_empty() {
+                return;
+            }
+            tell.take().into_iter().for_each(|tell| tell(open.clone()));
+            changes.happened.notified().await;
+        }
     }
 
-    async fn read_in_background(self) -> (Self, Result<Snapshots, LoadErrors>) {
-        let Self { directory, changed, .. } = &self;
-        let (directory, changed) = (directory.clone(), Arc::clone(changed));
+    /// Whether something changes within the time in which changes come together. It stays to be heard.
+    async fn changes_again(&self) -> bool {
+        let happened = &self.observer.changes.happened;
+        let again = tokio::time::timeout(QUIET, happened.notified()).await.is_ok();
+        if again {
+            happened.notify_one();
+        }
+        again
+    }
+
+    async fn read_in_background(&self) -> Result<Snapshots, LoadErrors> {
+        let (directory, observer) = (self.directory.clone(), Arc::clone(&self.observer));
         let reading = tokio::task::spawn_blocking(move || {
-            // Watched before it is read, so that no change falls between. And watched anew each time, because a path
+            // Watched before it is read, so that no change falls between. And looked at anew each time, because a path
             // may lead to another directory than before.
-            let watcher = observe(&directory, changed);
-            (watcher, load_directory(&directory))
+            let watched = observer.look_at(&directory);
+            let loaded = load_directory(&directory)?;
+            watched.map_err(|error| unwatchable(&directory, &error)).map(|()| loaded)
         });
-        match reading.await {
-            Ok((Ok(watcher), loaded)) => (Self { watcher: Some(watcher), ..self }, loaded),
-            Ok((Err(error), loaded)) => {
-                tracing::warn!(directory = %self.directory.display(), %error, "cannot watch all of a directory");
-                (self, loaded)
+        let cancelled = |_| LoadError::about(&self.directory, "reading it was cancelled or panicked").into();
+        reading.await.map_err(cancelled).flatten()
+    }
+}
+
+/// Watches a directory, and every symbolic link on the way to it and to its files. One source of events for all of its
+/// life, so that they come in the order in which things happened.
+struct Observer {
+    changes: Arc<Changes>,
+    watching: Mutex<Watching>,
+}
+
+struct Watching {
+    watcher: RecommendedWatcher,
+    paths: BTreeSet<PathBuf>,
+}
+
+/// What has changed.
+#[derive(Default)]
+struct Changes {
+    happened: Notify,
+    scope: Mutex<Scope>,
+}
+
+/// What changes are looked for in, and what is changing.
+#[derive(Default)]
+struct Scope {
+    root: Option<PathBuf>,
+    /// Whose replacement makes a path lead elsewhere.
+    points: BTreeSet<PathBuf>,
+    /// Files that are open for writing.
+    open: BTreeSet<PathBuf>,
+}
+
+impl Observer {
+    fn new() -> notify::Result<Self> {
+        let changes = Arc::<Changes>::default();
+        let told = Arc::clone(&changes);
+        let watcher = notify::recommended_watcher(move |event| told.note(event))?;
+        Ok(Self { changes, watching: Mutex::new(Watching { watcher, paths: BTreeSet::new() }) })
+    }
+
+    /// Watches where the path of the directory leads now.
+    fn look_at(&self, directory: &Path) -> notify::Result<()> {
+        let root = fs::canonicalize(directory).ok();
+        let mut points = BTreeSet::new();
+        trail(directory, &mut points);
+        for file in root.iter().flat_map(fs::read_dir).flatten().flatten() {
+            trail(&file.path(), &mut points);
+        }
+        let inside = |path: &Path| root.as_ref().is_some_and(|root| path.starts_with(root));
+        let parents = points.iter().filter_map(|point| point.parent()).filter(|parent| !inside(parent));
+        let parents: BTreeSet<PathBuf> = parents.map(Path::to_owned).collect();
+        lock(&self.changes.scope).change(root.clone(), points);
+        let mut watching = lock(&self.watching);
+        let Watching { watcher, paths } = &mut *watching;
+        let wanted: BTreeSet<PathBuf> = parents.iter().chain(&root).cloned().collect();
+        for path in paths.difference(&wanted) {
+            // It may be gone, and its watch with it.
+            let _ = watcher.unwatch(path);
+        }
+        paths.clone_from(&wanted);
+        if let Some(root) = &root {
+            watcher.watch(root, RecursiveMode::Recursive)?;
+        }
+        parents.iter().try_for_each(|parent| watcher.watch(parent, RecursiveMode::NonRecursive))
+    }
+}
+
+impl Changes {
+    fn note(&self, event: notify::Result<notify::Event>) {
+        let mut scope = lock(&self.scope);
+        let is_news = match event {
+            Ok(event) if !event.need_rescan() => {
+                let ours: Vec<_> = event.paths.iter().filter(|path| scope.contains(path)).collect();
+                let is_news = is_change(&event.kind) && !ours.is_empty();
+                ours.into_iter().for_each(|path| scope.follow_writing(&event.kind, path));
+                is_news
             }
-            Err(_) => {
-                let error = LoadError::about(&self.directory, "reading it was cancelled or panicked");
-                (self, Err(error.into()))
+            // Something was lost; look at everything.
+            Ok(_) | Err(_) => {
+                scope.open.clear();
+                true
             }
+        };
+        drop(scope);
+        if is_news {
+            self.happened.notify_one();
         }
     }
 }
 
-/// Watches a directory, and every symbolic link on the way to it and to its files.
-fn observe(directory: &Path, changed: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
-    let root = fs::canonicalize(directory).ok();
-    let mut points = BTreeSet::new();
-    trail(directory, &mut points);
-    for file in root.iter().flat_map(fs::read_dir).flatten().flatten() {
-        trail(&file.path(), &mut points);
+impl Scope {
+    fn contains(&self, path: &Path) -> bool {
+        self.points.contains(path) || self.root.as_ref().is_some_and(|root| path.starts_with(root))
     }
-    let inside = |path: &Path| root.as_ref().is_some_and(|root| path.starts_with(root));
-    let parents: BTreeSet<PathBuf> =
-        points.iter().filter_map(|point| point.parent()).filter(|parent| !inside(parent)).map(Path::to_owned).collect();
-    let mut watcher = {
-        let root = root.clone();
-        notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            let is_ours =
-                |path: &PathBuf| points.contains(path) || root.as_ref().is_some_and(|root| path.starts_with(root));
-            let is_news = match event {
-                Ok(event) => event.need_rescan() || (is_change(&event.kind) && event.paths.iter().any(is_ours)),
-                // Something was lost; look at everything.
-                Err(_) => true,
-            };
-            if is_news {
-                changed.notify_one();
+
+    fn change(&mut self, root: Option<PathBuf>, points: BTreeSet<PathBuf>) {
+        (self.root, self.points) = (root, points);
+        let mut open = std::mem::take(&mut self.open);
+        open.retain(|path| self.contains(path));
+        self.open = open;
+    }
+
+    /// Notes when a file begins to be written, and when that is over.
+    fn follow_writing(&mut self, kind: &EventKind, path: &Path) {
+        match kind {
+            EventKind::Modify(ModifyKind::Data(_)) if TELLS_OF_CLOSING && is_resource_file(path) => {
+                self.open.insert(path.to_owned());
             }
-        })?
-    };
-    if let Some(root) = &root {
-        watcher.watch(root, RecursiveMode::Recursive)?;
+            // A link is complete when it is made; a file is made empty.
+            EventKind::Create(_) if TELLS_OF_CLOSING && is_resource_file(path) && is_empty_file(path) => {
+                self.open.insert(path.to_owned());
+            }
+            EventKind::Access(AccessKind::Close(AccessMode::Write))
+            | EventKind::Remove(_)
+            | EventKind::Modify(ModifyKind::Name(_)) => self.open.retain(|open| !open.starts_with(path)),
+            _ => {}
+        }
     }
-    for parent in parents {
-        watcher.watch(&parent, RecursiveMode::NonRecursive)?;
-    }
-    Ok(watcher)
+}
+
+fn is_empty_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
+}
+
+fn unwatchable(directory: &Path, error: &notify::Error) -> LoadErrors {
+    LoadError::about(directory, format!("cannot be watched for changes: {error}")).into()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reading a file is an event, too, but not a change: to follow it would be a busy loop.
@@ -218,5 +391,9 @@ fn trail(path: &Path, points: &mut BTreeSet<PathBuf>) {
 const QUIET: Duration = Duration::from_millis(50);
 /// but never for longer than this.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
+/// Whether the end of writing is told: by inotify it is.
+const TELLS_OF_CLOSING: bool = cfg!(target_os = "linux");
+/// Fewer than so many resources may always go.
+const FEWEST_GONE: usize = 3;
 /// As many links as Linux follows.
 const MAX_LINKS: usize = 40;

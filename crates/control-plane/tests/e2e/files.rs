@@ -6,7 +6,8 @@ use std::path::Path;
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType};
 use mainstay_control_plane::{
-    Body, ControlPlane, DirectoryWatch, LoadErrors, Reload, Resource, Snapshot, TypeUrl, load_directory, resources,
+    Body, ControlPlane, Deletions, DirectoryWatch, LoadErrors, Reload, Resource, Snapshot, TypeUrl, load_directory,
+    resources,
 };
 use prost::Message;
 use tempfile::TempDir;
@@ -221,6 +222,90 @@ async fn a_file_in_a_new_subdirectory_is_noticed() {
     applied(&mut watch).await;
     assert_eq!(control_plane.snapshot_for_node("n1").unwrap().len(), 2);
     assert_eq!(control_plane.snapshot().unwrap().len(), 1);
+}
+
+/// As `generate > all.yaml` does it: the shell empties the file, the generator writes it in pieces, with pauses.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn half_a_write_is_never_in_force() {
+    use std::io::Write;
+    let all = [cluster_yaml("a"), cluster_yaml("b"), cluster_yaml("c"), cluster_yaml("d")];
+    let directory = files([("all.yaml", &all.join("---\n"))]);
+    let file = fs::canonicalize(directory.path()).unwrap().join("all.yaml");
+    let (control_plane, mut watch) = watch(directory.path()).await;
+    let before = control_plane.snapshot();
+    let mut writer = fs::File::create(&file).unwrap();
+    assert_eq!(in_time(watch.next()).await, Some(Reload::Waiting(vec![file.clone()])));
+    assert_eq!(control_plane.snapshot(), before, "it is empty now");
+    writer.write_all(all[..2].join("---\n").as_bytes()).unwrap();
+    writer.sync_all().unwrap();
+    // Another file is complete. It must wait as well: both may belong together.
+    write(directory.path(), ".e.yaml.draft", &cluster_yaml("e"));
+    fs::rename(directory.path().join(".e.yaml.draft"), directory.path().join("e.yaml")).unwrap();
+    writer.write_all(format!("---\n{}", all[2..].join("---\n")).as_bytes()).unwrap();
+    assert_eq!(control_plane.snapshot(), before, "half of it is there, and valid");
+    drop(writer);
+    assert_eq!(in_time(watch.next()).await, Some(Reload::Applied { resources: 5 }), "the first news since");
+}
+
+/// A new file that is made first and written later, as by `cp` from a slow disk.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_new_file_is_read_when_it_is_closed() {
+    use std::io::Write;
+    let directory = files([("a.yaml", &cluster_yaml("a"))]);
+    let file = fs::canonicalize(directory.path()).unwrap().join("b.yaml");
+    let (control_plane, mut watch) = watch(directory.path()).await;
+    let mut writer = fs::File::create(&file).unwrap();
+    assert_eq!(in_time(watch.next()).await, Some(Reload::Waiting(vec![file])));
+    assert_eq!(control_plane.snapshot().unwrap().len(), 1);
+    writer.write_all(cluster_yaml("b").as_bytes()).unwrap();
+    drop(writer);
+    assert_eq!(in_time(watch.next()).await, Some(Reload::Applied { resources: 2 }));
+}
+
+#[tokio::test]
+async fn a_file_that_was_emptied_is_an_error() {
+    let directory = files([("a.yaml", &cluster_yaml("a")), ("b.yaml", &cluster_yaml("b"))]);
+    let (control_plane, mut watch) = watch(directory.path()).await;
+    write(directory.path(), ".draft", "\n");
+    fs::rename(directory.path().join(".draft"), directory.path().join("b.yaml")).unwrap();
+    let errors = rejected(&mut watch).await;
+    assert!(errors.to_string().ends_with("b.yaml: is empty: expected resources, or no such file"), "{errors}");
+    assert_eq!(control_plane.snapshot().unwrap().len(), 2);
+    fs::remove_file(directory.path().join("b.yaml")).unwrap();
+    assert_eq!(applied(&mut watch).await, 1, "a file may go");
+}
+
+#[tokio::test]
+async fn a_directory_without_resources_is_an_error_unless_allowed() {
+    let directory = files([("README.md", "nothing to serve")]);
+    let error = ControlPlane::new().watch_directory(directory.path()).await.unwrap_err();
+    assert_eq!(error.to_string(), format!("{}: holds no resources", directory.path().display()));
+    let control_plane = ControlPlane::new();
+    let mut watch = control_plane.watch_directory_with(directory.path(), Deletions::Allowed).await.unwrap();
+    write(directory.path(), "a.yaml", &cluster_yaml("a"));
+    assert_eq!(applied(&mut watch).await, 1);
+    fs::remove_file(directory.path().join("a.yaml")).unwrap();
+    assert_eq!(applied(&mut watch).await, 0);
+}
+
+#[tokio::test]
+async fn a_change_that_deletes_most_resources_is_an_error_unless_allowed() {
+    let many: String = (0..10).map(|n| format!("{}---\n", cluster_yaml(&format!("c{n}")))).collect();
+    let few = [cluster_yaml("c0"), cluster_yaml("c1"), cluster_yaml("c2"), cluster_yaml("c3")].join("---\n");
+    let directory = files([("all.yaml", &many), ("nodes/n/own.yaml", &cluster_yaml("own"))]);
+    let (control_plane, mut bounded) = watch(directory.path()).await;
+    let free = ControlPlane::new();
+    let mut allowed = free.watch_directory_with(directory.path(), Deletions::Allowed).await.unwrap();
+    write(directory.path(), "all.yaml", &few);
+    assert_eq!(applied(&mut allowed).await, 4);
+    let errors = rejected(&mut bounded).await;
+    let problem = "holds 5 resources where 11 are served: that would delete more than half of them";
+    assert!(errors.to_string().ends_with(problem), "{errors}");
+    assert_eq!(control_plane.snapshot().unwrap().len(), 10);
+    write(directory.path(), "all.yaml", &format!("{few}---\n{}", cluster_yaml("c4")));
+    assert_eq!(applied(&mut bounded).await, 5, "half of them may go");
 }
 
 #[cfg(unix)]

@@ -425,7 +425,7 @@ fn sent_to(world: &mut World) -> BTreeSet<u16> {
 
 fn rpc_with(world: &mut World, hash: u64) -> String {
     // Its high bits lead round a ring, its low bits to a locality.
-    world.script.draws = [hash << 58 | hash % 3; 2].into();
+    world.script.draws = [(hash << 58) | (hash % 3); 2].into();
     let rpc = world.rpc();
     world.script.draws.clear();
     rpc

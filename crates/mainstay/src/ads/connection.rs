@@ -211,8 +211,8 @@ impl Place {
         self.connection.established.get().expect("places are taken on established connections")
     }
 
-    /// Leaves the connection, on which no more places are given.
-    pub(super) fn retire(self) {
+    /// No more places are given on the connection; those who have one may stay.
+    pub(super) fn retire(&self) {
         self.connection.retired.store(true, Ordering::Relaxed);
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Life<'a> {
 struct Probe {
     /// What had been heard before it.
     start: Heard,
+    /// Whether a PONG alone is not enough.
+    call: bool,
     pong_told: bool,
     data_told: bool,
     /// The health check under way.
@@ -53,7 +55,7 @@ impl<'a> Life<'a> {
         self.written = heard;
         if let Some(probe) = &mut self.probe {
             let check = probe.check.take();
-            *probe = Probe { check, ..Probe::new(heard) };
+            *probe = Probe { check, ..Probe::new(heard, probe.call) };
         }
     }
 
@@ -61,7 +63,7 @@ impl<'a> Life<'a> {
     pub(super) fn probe(&mut self, call: bool) {
         let check = self.probe.take().and_then(|probe| probe.check);
         let check = check.or_else(|| call.then(|| self.check()));
-        self.probe = Some(Probe { check, ..Probe::new(*self.heard.borrow()) });
+        self.probe = Some(Probe { check, ..Probe::new(*self.heard.borrow(), call) });
         self.place.established().ping();
     }
 
@@ -110,9 +112,22 @@ impl<'a> Life<'a> {
     }
 }
 
+impl Drop for Life<'_> {
+    /// A stream that is given up while its server owes a sign of life leaves a connection that the next one must not try.
+    fn drop(&mut self) {
+        if self.probe.as_ref().is_some_and(Probe::is_unanswered) {
+            self.place.retire();
+        }
+    }
+}
+
 impl Probe {
-    fn new(start: Heard) -> Self {
-        Self { start, pong_told: false, data_told: false, check: None, answered_elsewhere: false }
+    fn new(start: Heard, call: bool) -> Self {
+        Self { start, call, pong_told: false, data_told: false, check: None, answered_elsewhere: false }
+    }
+
+    fn is_unanswered(&self) -> bool {
+        !self.data_told && (self.call || !self.pong_told)
     }
 }
 

@@ -71,6 +71,23 @@ async fn a_reset_of_the_health_check_is_an_answer() {
 }
 
 #[tokio::test]
+async fn a_connection_on_which_no_sign_came_takes_no_more_streams() {
+    for (call, connection) in [(true, 1), (false, 0)] {
+        let mut stage = Stage::with(server::Builder::new()).await;
+        let (_ads, other) = (stage.open(1).await, stage.open(2).await);
+        assert_eq!(other.connection, 0);
+        stage.send(1, "subscribe").await;
+        stage.streams.probe(StreamId(1), call);
+        assert_eq!(stage.event().await, Event::Alive(StreamId(1), Sign::Pong));
+        stage.streams.close(Service::Ads, StreamId(1));
+        if call {
+            let _check = stage.server.next().await;
+        }
+        assert_eq!(stage.open(3).await.connection, connection, "a PONG is enough only if no call was made: {call}");
+    }
+}
+
+#[tokio::test]
 async fn without_a_call_the_server_sees_a_ping_only() {
     let mut stage = Stage::with(server::Builder::new()).await;
     let _ads = stage.open(1).await;
