@@ -272,6 +272,7 @@ fn config(streams: bool) -> XdsConfig {
         locality: Arc::new(Locality::default()),
         weight: 1,
         source: EndpointSource::Inline(Arc::new(EndpointCollection { endpoints: [1, 2].map(endpoint).into() })),
+        proxy: None,
     };
     let endpoints = Endpoints { priorities: vec![Priority { localities: vec![locality] }], drops: Vec::new() };
     let cluster = Cluster {
@@ -280,6 +281,7 @@ fn config(streams: bool) -> XdsConfig {
         max_requests: 1024,
         outlier_detection: None,
         tls: None,
+        http_connect: None,
         lrs_server: Some(Arc::new(ServerConfig::insecure("lrs"))),
         lrs_report_endpoint_metrics: vec!["cpu_utilization".into(), "named_metrics.*".into()],
         override_host_statuses: OverrideHostStatuses { unknown: true, healthy: true, draining: false },
