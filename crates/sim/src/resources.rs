@@ -39,8 +39,10 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, HttpFilter, Rds,
 };
+use envoy_types::pb::envoy::extensions::load_balancing_policies::client_side_weighted_round_robin::v3::ClientSideWeightedRoundRobin;
 use envoy_types::pb::envoy::extensions::load_balancing_policies::least_request::v3::LeastRequest;
 use envoy_types::pb::envoy::extensions::load_balancing_policies::pick_first::v3::PickFirst;
+use envoy_types::pb::envoy::extensions::load_balancing_policies::random_subsetting::v3::RandomSubsetting;
 use envoy_types::pb::envoy::extensions::load_balancing_policies::ring_hash::v3::RingHash;
 use envoy_types::pb::envoy::extensions::load_balancing_policies::round_robin::v3::RoundRobin;
 use envoy_types::pb::envoy::extensions::load_balancing_policies::wrr_locality::v3::WrrLocality;
@@ -152,6 +154,10 @@ pub enum Policy {
     RingHash,
     /// The first endpoint that answers.
     PickFirst,
+    /// Localities by weight, then each endpoint as often as the load that it reports allows.
+    Weighted,
+    /// Each of two endpoints in turn.
+    Subset,
 }
 
 /// Where the routes of [`Spec::Routes`] lead.
@@ -395,6 +401,11 @@ impl Lb {
                 ..RingHash::default()
             })),
             Policy::PickFirst => policy(pack_any(PickFirst::default())),
+            Policy::Weighted => policy(pack_any(of_localities(pack_any(ClientSideWeightedRoundRobin::default())))),
+            Policy::Subset => policy(pack_any(RandomSubsetting {
+                subset_size: Some(UInt32Value { value: 2 }),
+                child_policy: Some(policy(pack_any(RoundRobin::default()))),
+            })),
         };
         let number = |value| Some(UInt32Value { value });
         let outlier_detection = OutlierDetection {

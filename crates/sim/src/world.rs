@@ -295,6 +295,12 @@ impl World {
             Event::Release(cluster) => self.subscribe(cluster, false),
             Event::Watch(index) => self.watch(*index),
             Event::Unwatch => self.unwatch(),
+            Event::Impatience => {
+                if let Some(side) = &mut self.side {
+                    side.client.reset_backoff();
+                    side.oracle.forgive(self.now);
+                }
+            }
             Event::Publish(index) => {
                 let plane = &mut self.planes[*index];
                 if let Some(truth) = self.scenario.planes[*index].editions.get(plane.edition + 1) {
@@ -746,7 +752,15 @@ impl World {
         let servers = self.core.client().server_states();
         let view = View { now: self.now, dump: &dump, servers: &servers, quiet: &quiet };
         let (client, config) = &mut *oracle;
-        let verdict = client.check(&view).and_then(|()| config.check(client, &view, self.core.config(), is_quiet));
+        let counted: usize = self.core.client().count_resources().iter().map(|count| count.count).sum();
+        let verdict = client
+            .check(&view)
+            .and_then(|()| config.check(client, &view, self.core.config(), is_quiet))
+            .and_then(|()| {
+                Invariant::States.holds(counted == dump.len(), || {
+                    format!("{counted} resources are counted, and {} are shown", dump.len())
+                })
+            });
         self.oracle = Some(oracle);
         verdict?;
         self.check_side()?;

@@ -38,6 +38,14 @@ pub(super) struct PlaneView {
     pub(super) lacked: BTreeSet<AuthorityKey>,
 }
 
+impl PlaneView {
+    /// Nobody needs the server any more: everything about it is forgotten.
+    pub(super) fn start_afresh(&mut self) {
+        let (attempt, lacked) = (self.attempt, std::mem::take(&mut self.lacked));
+        *self = Self { attempt, lacked, ..Self::default() };
+    }
+}
+
 impl Oracle {
     /// The client begins an attempt.
     pub(crate) fn open(
@@ -50,6 +58,9 @@ impl Oracle {
         let uri = self.rules.uri(plane).to_owned();
         let view = &mut self.planes[plane];
         Invariant::Attempts.holds(view.attempt.is_none(), || format!("a second attempt at {uri}"))?;
+        if view.ended.is_some() {
+            view.start_afresh(); // It was released, and is needed again in the same moment.
+        }
         if let Some((earliest, latest)) = view.next.take() {
             let overslept = self.woke.is_some_and(|woke| latest < woke);
             view.at_leisure = false;
@@ -143,6 +154,16 @@ impl Oracle {
         Ok(())
     }
 
+    /// The client is told to forget past failures: whoever waits is tried at once (C-83).
+    pub(crate) fn forgive(&mut self, now: Time) {
+        for view in &mut self.planes {
+            (view.failures, view.ends) = (0, 0);
+            if let Some(next) = &mut view.next {
+                *next = (now, now);
+            }
+        }
+    }
+
     /// A response came: the server is there, and past failures are forgiven (P-20).
     pub(super) fn answered(&mut self, plane: usize) {
         let view = &mut self.planes[plane];
@@ -220,7 +241,7 @@ impl Oracle {
             if !in_use {
                 let idle = view.attempt.is_none();
                 Invariant::Attempts.holds(idle, || format!("{uri} is not in use and has a stream"))?;
-                *view = PlaneView { lacked: std::mem::take(&mut view.lacked), ..PlaneView::default() };
+                view.start_afresh();
                 continue;
             }
             Invariant::Attempts.holds(!ended || view.attempt.is_some(), || format!("{uri} is in use, and its stream was closed"))?;

@@ -23,6 +23,8 @@ pub(crate) struct ConfigOracle {
     listener: Arc<str>,
     bound: Duration,
     lookups: Lookups,
+    /// The hosts that may be looked up.
+    hosts: BTreeSet<String>,
     subscribed: BTreeSet<String>,
     /// The newest Listener and routes that fit together.
     unit: Option<Unit>,
@@ -44,6 +46,7 @@ impl ConfigOracle {
             listener: scenario.target.listener.clone(),
             bound: scenario.deps.switch_timeout,
             lookups: Lookups::new(),
+            hosts: BTreeSet::new(),
             subscribed: BTreeSet::new(),
             unit: None,
             before: None,
@@ -93,9 +96,13 @@ impl ConfigOracle {
         // With nothing in force trouble is as good as an answer.
         let made = self.make(oracle, had, &mut unit);
         self.unit = unit;
-        self.lookups.retain(|host, _| made.hosts.contains(host) || made.picture.is_none());
+        self.hosts.extend(made.hosts.iter().cloned());
+        self.lookups.retain(|host, _| self.hosts.contains(host));
         let picture = match &shown {
-            Some(Ok(config)) if is_new => Some(Arc::new(Picture::of(config))),
+            Some(Ok(config)) if is_new => {
+                let picture = Arc::new(Picture::of(config));
+                Some(self.picture.clone().filter(|before| *before == picture).unwrap_or(picture))
+            }
             Some(Ok(_)) => self.picture.clone(),
             _ => None,
         };
@@ -191,7 +198,7 @@ impl ConfigOracle {
         let is_troubled = |name: &String| now.troubled.contains(name) || own.troubled.contains(name);
         let is_fine = |(name, part): (&String, &Part)| {
             let was = before.parts.get(name);
-            was == Some(part) || (fresh(name) == Some(part) && !(is_troubled(name) && was.is_some_and(Part::is_usable)))
+            was == Some(part) || (fresh(name) == Some(part) && !(is_troubled(name) && was.is_some_and(Part::is_usable) && !part.is_usable()))
         };
         let torn = picture.parts.iter().find(|part| !is_fine(*part));
         Invariant::Config.holds(torn.is_none(), || {
@@ -224,7 +231,9 @@ impl ConfigOracle {
             let mut recent = self.recent.iter().filter_map(|(.., picture)| picture.as_ref());
             recent.any(|picture| picture.parts.contains_key(name))
         };
-        let extra = |name: &String| warm(name) || self.subscribed.contains(name) || (was(name) && !self.subscribed.is_empty());
+        let is_new = !self.picture.as_ref().is_some_and(|before| Arc::ptr_eq(before, picture));
+        let may_stay = is_new || !self.subscribed.is_empty();
+        let extra = |name: &String| warm(name) || self.subscribed.contains(name) || (was(name) && may_stay);
         let missing = expected.parts.iter().find(|(name, part)| picture.parts.get(*name) != Some(part));
         let superfluous = picture.parts.keys().find(|name| !expected.parts.contains_key(*name) && !extra(name) && !optional.contains_key(*name));
         let same = expected.listener == picture.listener
@@ -243,7 +252,9 @@ impl ConfigOracle {
                 of(missing.map(|(name, _)| name))
             )
         })?;
-        Invariant::Config.holds(config.mixed_sources == mixed, || {
+        // What did not change need not be marked.
+        let is_old = self.picture.as_ref().is_some_and(|before| Arc::ptr_eq(before, picture));
+        Invariant::Config.holds(config.mixed_sources == mixed || (mixed && is_old), || {
             format!("the configuration says that it is a mixture: {}, and it is: {mixed}", config.mixed_sources)
         })
     }
@@ -254,6 +265,9 @@ impl ConfigOracle {
             self.recent.push((now + WARM, before, self.picture.clone()));
         }
         self.recent.retain(|(until, ..)| now <= *until);
+        if self.recent.is_empty() && !made.awaited && made.picture.is_some() && self.mixed_since.is_none() {
+            self.hosts.clone_from(&made.hosts);
+        }
     }
 
     /// What is watched is what is needed: by what is in force, and by what is to come.

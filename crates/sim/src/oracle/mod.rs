@@ -271,6 +271,12 @@ impl Oracle {
         })?;
         self.charges.insert(authority.clone(), Charge { place, since: now });
         self.follow(authority);
+        // What is released now and needed again in the same moment starts afresh.
+        for released in (0..self.planes.len()).filter(|plane| !self.is_in_use(*plane)).collect::<Vec<_>>() {
+            let ended = self.planes[released].attempt;
+            self.planes[released].start_afresh();
+            self.planes[released].attempt = ended;
+        }
         Ok(())
     }
 

@@ -221,7 +221,8 @@ impl Oracle {
         })?;
         let is_awaited = |key: &&ResourceKey| {
             let entry = self.entries.get(key);
-            stream.asked_at(key).is_some() && entry.is_some_and(|entry| entry.held.is_none())
+            let is_from_it = |held: &super::record::Held| held.plane == stream.plane;
+            stream.asked_at(key).is_some() && entry.is_some_and(|entry| !entry.held.as_ref().is_some_and(is_from_it))
         };
         let reason = self.planes[stream.plane].down
             || stream.last_sent.is_none()
