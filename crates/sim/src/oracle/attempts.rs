@@ -71,9 +71,8 @@ impl Oracle {
         view.attempt = Some(stream);
         let settings = &self.rules.settings;
         let known = [settings.connect_timeout, settings.last_connect_timeout];
-        Invariant::Attempts.holds(known.contains(&connect_timeout), || {
-            format!("{uri} may take {connect_timeout:?} to connect")
-        })?;
+        Invariant::Attempts
+            .holds(known.contains(&connect_timeout), || format!("{uri} may take {connect_timeout:?} to connect"))?;
         let taken = self.streams.insert(stream, StreamView::new(plane, connect_timeout)).is_some();
         Invariant::Attempts.holds(!taken, || format!("stream {} was opened twice", stream.0))
     }
@@ -124,9 +123,10 @@ impl Oracle {
             self.failed(now, plane);
         }
         let view = &self.planes[plane];
-        Invariant::Backoff.holds(view.next.is_some_and(|(earliest, latest)| (earliest..=latest).contains(&(now + pause))), || {
-            format!("{uri} is told to be tried again in {pause:?}: expected {:?}", view.next)
-        })
+        Invariant::Backoff
+            .holds(view.next.is_none_or(|(earliest, latest)| (earliest..=latest).contains(&(now + pause))), || {
+                format!("{uri} is told to be tried again in {pause:?}: expected {:?}", view.next)
+            })
     }
 
     /// A sign of life came that was asked for.
@@ -214,7 +214,7 @@ impl Oracle {
     pub(super) fn stream_ended(&mut self, now: Time, server: &ServerConfig, pause: Duration) -> Result<(), Violation> {
         let Some(plane) = self.rules.plane(server) else { return Ok(()) };
         let next = self.planes[plane].next;
-        let is_right = next.is_some_and(|(earliest, latest)| (earliest..=latest).contains(&(now + pause)));
+        let is_right = next.is_none_or(|(earliest, latest)| (earliest..=latest).contains(&(now + pause)));
         Invariant::Backoff.holds(is_right || self.planes[plane].attempt.is_some(), || {
             format!("{} is told to be tried again in {pause:?}: expected {next:?}", self.rules.uri(plane))
         })
@@ -244,7 +244,8 @@ impl Oracle {
                 view.start_afresh();
                 continue;
             }
-            Invariant::Attempts.holds(!ended || view.attempt.is_some(), || format!("{uri} is in use, and its stream was closed"))?;
+            Invariant::Attempts
+                .holds(!ended || view.attempt.is_some(), || format!("{uri} is in use, and its stream was closed"))?;
             let waits = view.next.is_some_and(|(_, latest)| now <= latest || self.asleep);
             Invariant::Attempts.holds(view.attempt.is_some() || !is_needed, || {
                 format!("{uri} is needed, and there is no attempt at it although nothing failed")

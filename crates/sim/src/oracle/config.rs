@@ -81,6 +81,7 @@ impl ConfigOracle {
         view: &View<'_>,
         shown: Shown<'_>,
         is_quiet: bool,
+        is_resolving: bool,
     ) -> Result<(), Violation> {
         let shown = shown.map(|shown| shown.cloned().map_err(Clone::clone));
         let is_new = match (&shown, &self.before) {
@@ -96,6 +97,8 @@ impl ConfigOracle {
         // With nothing in force trouble is as good as an answer.
         let made = self.make(oracle, had, &mut unit);
         self.unit = unit;
+        // A name that is being looked up may be one that was forgotten in between.
+        let made = Made { awaited: made.awaited || is_resolving, ..made };
         self.hosts.extend(made.hosts.iter().cloned());
         self.lookups.retain(|host, _| self.hosts.contains(host));
         let picture = match &shown {
@@ -151,7 +154,8 @@ impl ConfigOracle {
             let in_force = self.compare(expected, &made.optional, true, shown, picture);
             if in_force.is_ok() {
                 let is_old = self.picture.as_ref().zip(picture).is_some_and(|(before, now)| Arc::ptr_eq(before, now));
-                return Invariant::Config.holds(is_old || view.now.since(first) >= self.bound, || {
+                let was_mixed = matches!(&self.before, Some(Ok(before)) if before.mixed_sources);
+                return Invariant::Config.holds(is_old || was_mixed || view.now.since(first) >= self.bound, || {
                     "a mixture of servers is in force before the bound".to_owned()
                 });
             }
@@ -182,9 +186,8 @@ impl ConfigOracle {
         let now = self.make(oracle, false, &mut self.unit.clone());
         let Some(before) = &self.picture else {
             let is_made = now.picture.as_ref() == Some(picture) && !now.awaited;
-            return Invariant::Config.holds(is_made, || {
-                format!("{picture:?} is in force, and what can be had is {:?}", now.picture)
-            });
+            return Invariant::Config
+                .holds(is_made, || format!("{picture:?} is in force, and what can be had is {:?}", now.picture));
         };
         if Arc::ptr_eq(before, picture) {
             return Ok(());
@@ -192,22 +195,28 @@ impl ConfigOracle {
         // What is in force follows its own clusters, whatever the new routes say.
         let mut own = Made::default();
         let own_parts = self.with_knowledge(oracle, false, |knowledge| knowledge.clusters(&before.roots, &mut own));
-        let fresh = |name: &String| {
-            own_parts.get(name).or_else(|| now.picture.as_ref().and_then(|now| now.parts.get(name)))
-        };
+        let fresh =
+            |name: &String| own_parts.get(name).or_else(|| now.picture.as_ref().and_then(|now| now.parts.get(name)));
         let is_troubled = |name: &String| now.troubled.contains(name) || own.troubled.contains(name);
         let is_fine = |(name, part): (&String, &Part)| {
             let was = before.parts.get(name);
-            was == Some(part) || (fresh(name) == Some(part) && !(is_troubled(name) && was.is_some_and(Part::is_usable) && !part.is_usable()))
+            was == Some(part)
+                || (fresh(name) == Some(part)
+                    && !(is_troubled(name) && was.is_some_and(Part::is_usable) && !part.is_usable()))
         };
         let torn = picture.parts.iter().find(|part| !is_fine(*part));
         Invariant::Config.holds(torn.is_none(), || {
-            format!("cluster {torn:?} is in force: it was {:?} and is {:?}", torn.map(|(name, _)| before.parts.get(name)), torn.map(|(name, _)| fresh(name)))
+            format!(
+                "cluster {torn:?} is in force: it was {:?} and is {:?}",
+                torn.map(|(name, _)| before.parts.get(name)),
+                torn.map(|(name, _)| fresh(name))
+            )
         })?;
         let same_unit = before.listener == picture.listener && before.host == picture.host;
-        let whole = now.picture.as_ref().is_some_and(|now| now.listener == picture.listener && now.host == picture.host)
-            && !now.awaited
-            && now.troubled.iter().all(|name| !before.parts.get(name).is_some_and(Part::is_usable));
+        let whole =
+            now.picture.as_ref().is_some_and(|now| now.listener == picture.listener && now.host == picture.host)
+                && !now.awaited
+                && now.troubled.iter().all(|name| !before.parts.get(name).is_some_and(Part::is_usable));
         Invariant::Config.holds(same_unit || whole, || {
             format!("{} {:?} is in force before all of it is there", picture.listener, picture.host)
         })
@@ -235,7 +244,10 @@ impl ConfigOracle {
         let may_stay = is_new || !self.subscribed.is_empty();
         let extra = |name: &String| warm(name) || self.subscribed.contains(name) || (was(name) && may_stay);
         let missing = expected.parts.iter().find(|(name, part)| picture.parts.get(*name) != Some(part));
-        let superfluous = picture.parts.keys().find(|name| !expected.parts.contains_key(*name) && !extra(name) && !optional.contains_key(*name));
+        let superfluous = picture
+            .parts
+            .keys()
+            .find(|name| !expected.parts.contains_key(*name) && !extra(name) && !optional.contains_key(*name));
         let same = expected.listener == picture.listener
             && expected.host == picture.host
             && expected.roots == picture.roots
@@ -297,4 +309,3 @@ impl Part {
 
 /// How long warm switching may keep what was in force.
 const WARM: Duration = Duration::from_secs(5);
-

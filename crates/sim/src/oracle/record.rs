@@ -94,9 +94,10 @@ impl Word {
     pub(super) fn said_by(&self) -> Option<usize> {
         match self {
             Self::Nothing | Self::Good => None,
-            Self::Bad { plane, .. } | Self::Gone { plane } | Self::Silence { plane, .. } | Self::Error { plane, .. } => {
-                Some(*plane)
-            }
+            Self::Bad { plane, .. }
+            | Self::Gone { plane }
+            | Self::Silence { plane, .. }
+            | Self::Error { plane, .. } => Some(*plane),
         }
     }
 }
@@ -178,7 +179,9 @@ impl Oracle {
             && received.invalid == faulty + errors
             && received.valid <= response.resources.len() - faulty;
         Invariant::Answers.holds(is_right, || {
-            format!("{uri} sent {response} with {faulty} faults, and {kind} {version:?} was read: {received:?} {nack:?}")
+            format!(
+                "{uri} sent {response} with {faulty} faults, and {kind} {version:?} was read: {received:?} {nack:?}"
+            )
         })?;
         // What it says about resources instead of sending them stays with the stream.
         for told in response.faulty() {
@@ -321,9 +324,8 @@ impl Oracle {
         // Everybody gets their time once more, but only once.
         let again = self.woke_before.is_some_and(|woke| woke >= asked.at);
         let overslept = self.woke.is_some_and(|woke| due + LATE < woke && now.since(woke) < PROBE_PATIENCE) && !again;
-        Invariant::Absence.holds(!overslept, || {
-            format!("{key} timed out on {uri} when we woke: it may have been sent meanwhile")
-        })?;
+        Invariant::Absence
+            .holds(!overslept, || format!("{key} timed out on {uri} when we woke: it may have been sent meanwhile"))?;
         Invariant::Absence.holds(self.in_charge_of(key) == Some(plane), || {
             format!("{key} timed out on {uri}, which is not in charge of it")
         })?;
@@ -407,9 +409,8 @@ impl Oracle {
             })?;
             let by = status.error.as_ref().map(|error| error.server.as_deref().unwrap_or_default());
             let said_by = entry.word.said_by().map(|plane| server(plane).server_uri.as_str());
-            Invariant::Ambient.holds(by == said_by, || {
-                format!("{key} shows an error of {by:?}: expected one of {said_by:?}")
-            })?;
+            Invariant::Ambient
+                .holds(by == said_by, || format!("{key} shows an error of {by:?}: expected one of {said_by:?}"))?;
         }
         Ok(())
     }
@@ -435,7 +436,8 @@ impl Oracle {
                 let proven = self.is_proven_since(stream, asked);
                 let slack = if slept.is_some() { patience + 2 * PROBE_PATIENCE } else { Duration::ZERO };
                 let bound = if proven { patience + slack } else { 2 * PROBE_PATIENCE + slack };
-                let bound = bound.max(if proven { stream.last_proof_bound(asked.at, patience) } else { Duration::ZERO });
+                let bound =
+                    bound.max(if proven { stream.last_proof_bound(asked.at, patience) } else { Duration::ZERO });
                 Invariant::Absence.holds(waited <= bound, || {
                     format!("{key} was asked for on {uri} {waited:?} ago and is still awaited; alive: {proven}")
                 })?;

@@ -51,6 +51,9 @@ impl World {
         self.note(|_| "a drill:".to_owned());
         let choose = &mut Seeded::new(DRILL);
         self.drill_routes(choose, &picture)?;
+        if !self.scenario.drills && self.scenario.grain == crate::scenario::Grain::Coarse {
+            return Ok(());
+        }
         let leaves = self.leaves(&picture);
         for leaf in &leaves {
             self.drill_spread(choose, leaf)?;
@@ -128,9 +131,8 @@ impl World {
         for (cluster, weight) in shares {
             let got = went.get(cluster).copied().unwrap_or_default();
             let share = f64::from(weight) / f64::from(whole);
-            is_about(got, DRAWS, share).map_err(|what| {
-                Invariant::Spread.broken(format!("weighted cluster {cluster} got {what}"))
-            })?;
+            is_about(got, DRAWS, share)
+                .map_err(|what| Invariant::Spread.broken(format!("weighted cluster {cluster} got {what}")))?;
         }
         Ok(())
     }
@@ -188,7 +190,9 @@ impl World {
             .map_err(|what| Invariant::Spread.broken(format!("{path}: dropped were {what}")))?;
         let used = got.iter().filter(|count| **count > 0).count();
         match lb.policy {
-            Policy::PickFirst => Invariant::Spread.holds(used == 1, || format!("{path}: pick_first uses {used} endpoints")),
+            Policy::PickFirst => {
+                Invariant::Spread.holds(used == 1, || format!("{path}: pick_first uses {used} endpoints"))
+            }
             Policy::RingHash => Invariant::Spread.holds(used > 1 || endpoints.len() < 3 || sent < 24, || {
                 format!("{path}: of {} endpoints one gets everything", endpoints.len())
             }),
@@ -301,12 +305,12 @@ impl World {
         }
         let whole: f64 = loads.iter().map(|load| 1.0 / load).sum();
         for (count, load) in got.iter().zip(&loads) {
-            is_about(*count, DRAWS, 1.0 / load / whole)
-                .map_err(|what| Invariant::Spread.broken(format!("{}: an endpoint with load {load} got {what}", leaf.path)))?;
+            is_about(*count, DRAWS, 1.0 / load / whole).map_err(|what| {
+                Invariant::Spread.broken(format!("{}: an endpoint with load {load} got {what}", leaf.path))
+            })?;
         }
-        Invariant::Spread.holds(got.first() > got.last(), || {
-            format!("{}: endpoints with loads {loads:?} got {got:?}", leaf.path)
-        })
+        Invariant::Spread
+            .holds(got.first() > got.last(), || format!("{}: endpoints with loads {loads:?} got {got:?}", leaf.path))
     }
 
     /// Sends so many RPCs and ends them; the addresses that got any.
@@ -357,7 +361,10 @@ impl World {
         self.run_on(choose, FAILOVER)?;
         let hit = self.send_all(choose, leaf, 8, |_| OK)?;
         Invariant::Spread.holds(hit.is_subset(first), || {
-            format!("{} by {:?}: the first priority is back, and RPCs go to {hit:?}: expected {first:?}", leaf.path, leaf.lb)
+            format!(
+                "{} by {:?}: the first priority is back, and RPCs go to {hit:?}: expected {first:?}",
+                leaf.path, leaf.lb
+            )
         })
     }
 
@@ -365,8 +372,9 @@ impl World {
     /// is there as long as one of them is.
     fn drill_outage(&mut self, choose: &mut Seeded, leaf: &Leaf) -> Result<(), Violation> {
         let endpoints: Vec<&Vec<SocketAddr>> = leaf.priorities.iter().flatten().flat_map(|(_, all)| all).collect();
-        let Some(last) = endpoints.last() else { return Ok(()) };
-        let down: Vec<SocketAddr> = endpoints.iter().copied().flatten().copied().filter(|a| Some(a) != last.last()).collect();
+        let Some(last) = endpoints.last().filter(|_| leaf.lb.policy != Policy::Subset) else { return Ok(()) };
+        let down: Vec<SocketAddr> =
+            endpoints.iter().copied().flatten().copied().filter(|a| Some(a) != last.last()).collect();
         for address in &down {
             self.step(choose, &Event::BackendDown(*address))?;
         }
@@ -382,7 +390,9 @@ impl World {
         match self.call(choose, &leaf.path, None)? {
             Fate::Failed(_) | Fate::Dropped => {}
             Fate::Sent(sent) => {
-                return Err(Invariant::Traffic.broken(format!("{} is sent to {}, which is down", leaf.path, sent.address)));
+                return Err(
+                    Invariant::Traffic.broken(format!("{} is sent to {}, which is down", leaf.path, sent.address))
+                );
             }
         }
         for address in endpoints.into_iter().flatten() {

@@ -83,7 +83,8 @@ impl World {
         ];
         for (what, count) in left {
             Invariant::Leak.holds(count == 0, || {
-                let watched: Vec<_> = self.core.client().dump().iter().map(|status| status.resource.to_string()).collect();
+                let watched: Vec<_> =
+                    self.core.client().dump().iter().map(|status| status.resource.to_string()).collect();
                 format!("{count} {what} are left after the channel was dropped; watched: {watched:?}")
             })?;
         }
