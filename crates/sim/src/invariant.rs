@@ -10,18 +10,32 @@ pub enum Invariant {
     Answers,
     /// Once a stream is quiet, the names on the wire are the names that are watched (P-27, P-46, C-9, C-44, C-47).
     Names,
+    /// A server is told the version that we have from it, and none that we do not have (P-29, P-32).
+    Versions,
+    /// A server that shows no sign of life is left in time; one that does, or owes nothing, is not (proof of life).
+    Life,
+    /// What the client says of its servers is so.
+    States,
+    /// Watchers hear what is said of their resource, once and in order (C-10 to C-16).
+    Notifications,
+    /// The work that follows from one event is bounded, and nothing spins.
+    Work,
+    /// RPCs spread over endpoints as the policy says (L-60 and following).
+    Spread,
+    /// Load reports tell what happened (C-66 to C-82).
+    Loads,
     /// What is watched is what the configuration needs: no more, no less (C-9, L-10 to L-17).
     Watches,
-    /// The cache holds exactly what the server in charge said last; nothing else takes data away, and what comes
+    /// What is shown of a resource is what the server in charge said last; nothing else takes data away, and what comes
     /// from a stream that is closed or from a server that is not in charge changes nothing (C-19, C-22, C-35, C-51, P-26).
     Cache,
-    /// "Does not exist" is said only by a timer that began when the request had left on a live stream, never over
-    /// data, and always when it is due (P-55 to P-58, C-24, C-54).
+    /// "Does not exist" is said only of a server that was alive after it was asked, after the time that it has, never
+    /// over data, and always when it is due (P-55 to P-58, C-24, C-54).
     Absence,
     /// Another server is asked only if the one in charge is down and something is missing, or A95's knob is set;
     /// and always then (C-40 to C-46).
     Fallback,
-    /// The first valid response of a better server puts it in charge and closes all below it (C-49).
+    /// The first usable resource that a better server sends puts it in charge, and nothing else does (C-49).
     Recovery,
     /// Every server in use has one attempt or waits for its next; no other server has any (P-13, P-15, C-39, C-47).
     Attempts,

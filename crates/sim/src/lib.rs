@@ -3,15 +3,17 @@
 //! A [`World`] is one channel with everything that decides ([`ChannelCore`](mainstay_lb::ChannelCore), as in
 //! production) and everything around it in place of sockets: control planes that speak ADS, the network to them, DNS,
 //! backends, RPCs. What happens next is always a choice ([`Choose`](mainstay_xds::Choose)); so a world can be replayed,
-//! and all worlds can be visited. After each event a reference model says what must hold: see [`Invariant`].
+//! and all worlds can be visited. After each event an oracle that knows the truth of the world judges what the channel
+//! promises: see [`Invariant`].
 
 mod choose;
 mod explore;
 mod fingerprint;
 pub mod fuzz;
+mod gauntlet;
 mod invariant;
-mod model;
-mod mutant;
+mod loads;
+mod oracle;
 mod plane;
 mod rehearse;
 mod resources;
@@ -20,6 +22,7 @@ mod scenario;
 mod shell;
 mod shrink;
 pub mod small;
+mod story;
 pub mod swarm;
 mod tell;
 mod traffic;
@@ -28,13 +31,14 @@ mod world;
 
 pub use choose::{Choices, FromBytes, Narrow, Odometer, Recorder, Replayed, Seeded};
 pub use explore::{Search, Visited};
+pub use gauntlet::{gauntlet, regressions};
 pub use invariant::{Invariant, Violation};
-pub use mutant::Mutant;
 pub use plane::Habits;
 pub use rehearse::{Fate, Rehearsal, Seen, rehearse};
-pub use resources::{Place, Spec};
+pub use resources::{Lb, Place, Policy, Spec};
 pub use run::{Failure, replay, replay_line, run, scenario};
 pub use scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario, ServerHistory};
 pub use shrink::shrink;
+pub use story::{STORIES, Story};
 pub use truth::{Told, Truth};
-pub use world::{Event, Stats, World};
+pub use world::{Event, LinkId, Stats, Who, World};

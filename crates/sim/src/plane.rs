@@ -20,8 +20,11 @@ pub(crate) struct Plane {
     pub(crate) edition: usize,
     /// How the network to it behaves.
     pub(crate) net: Net,
-    /// Takes connections and requests, and says nothing.
+    /// Takes connections and requests, answers PINGs, and says nothing else: a process that hangs.
     pub(crate) mute: bool,
+    /// Just started: it has nothing yet.
+    pub(crate) cold: bool,
+    nothing: Arc<Truth>,
     pub(crate) habits: Habits,
     /// What the client has of ours, as far as we know; see [`Habits::resumes`].
     acked: BTreeMap<ResourceKey, Arc<Told>>,
@@ -32,8 +35,16 @@ pub(crate) struct Plane {
 pub struct Habits {
     /// Does not send again on a new stream what the client says it has, by the version in its first request.
     pub resumes: bool,
-    /// Tells that a resource does not exist (TP3) instead of leaving it out.
-    pub tells_errors: bool,
+    /// As above, and takes the word of a client that names its version for everything that it asks for.
+    pub trusting: bool,
+    /// Tells an error with this gRPC status code (TP3) for a resource that it does not have.
+    pub tells_errors: Option<u8>,
+    /// Puts every resource into a `Resource` wrapper.
+    pub wraps: bool,
+    /// Sends everything it has of a type, asked for or not.
+    pub generous: bool,
+    /// Calls every version the same.
+    pub one_version: bool,
     /// Numbers responses in a small circle, so that equal states of the world are equal.
     pub short_nonces: bool,
 }
@@ -64,7 +75,7 @@ struct Asked {
     version: Arc<str>,
     /// Resources of the last response, until it is acknowledged.
     unacked: Vec<Arc<Told>>,
-    /// The client said that it has not what we sent it.
+    /// Everything is to be sent again: the client said that it has not what we sent it, or the server feels like it.
     again: bool,
 }
 
@@ -83,20 +94,59 @@ pub(crate) struct Response {
     pub(crate) version: Arc<str>,
     pub(crate) nonce: String,
     pub(crate) resources: Vec<Arc<Told>>,
-    /// Resources that are told not to exist.
+    /// Resources for which an error is told, and its code.
     pub(crate) errors: Vec<Arc<str>>,
+    pub(crate) code: u8,
+    pub(crate) wraps: bool,
+    /// The names that the server knew to be asked for.
+    pub(crate) asked: Vec<Arc<str>>,
+}
+
+// === impl Session ===
+
+impl Session {
+    /// Whether names of this type were asked for.
+    pub(crate) fn is_asked(&self, resource_type: ResourceType) -> bool {
+        self.asked.get(&resource_type).is_some_and(|asked| !asked.names.is_empty())
+    }
+
+    /// Whether the server has anything to say.
+    pub(crate) fn has_news(&self, plane: &Plane) -> bool {
+        ResourceType::ALL.into_iter().any(|kind| plane.is_due(self, kind))
+    }
 }
 
 // === impl Plane ===
 
 impl Plane {
     pub(crate) fn new(truth: Arc<Truth>, habits: Habits) -> Self {
-        Self { truth, edition: 0, net: Net::Up, mute: false, habits, acked: BTreeMap::new() }
+        let nothing = Arc::new(Truth { version: "cold".into(), ..Truth::default() });
+        Self { truth, edition: 0, net: Net::Up, mute: false, cold: false, nothing, habits, acked: BTreeMap::new() }
+    }
+
+    /// What it serves now.
+    pub(crate) fn truth(&self) -> &Arc<Truth> {
+        if self.cold { &self.nothing } else { &self.truth }
+    }
+
+    /// Starts afresh, with nothing yet.
+    pub(crate) fn restart(&mut self) {
+        self.cold = true;
+        self.acked.clear();
+    }
+
+    /// Whether it works and can be reached.
+    pub(crate) fn is_fine(&self) -> bool {
+        self.net == Net::Up && !self.mute && !self.cold
+    }
+
+    fn version(&self) -> Arc<str> {
+        if self.habits.one_version { "same".into() } else { self.truth().version.clone() }
     }
 
     /// What matters of it for the future.
     pub(crate) fn key(&self) -> impl std::hash::Hash {
-        (self.truth.version.clone(), self.edition, self.net, self.mute, self.acked.clone())
+        (self.edition, self.net, self.mute, self.cold, self.acked.clone())
     }
 
     /// Takes in a request.
@@ -109,13 +159,14 @@ impl Plane {
         }
         let wanted: BTreeSet<Arc<str>> = request.resource_names.iter().map(|name| name.as_str().into()).collect();
         asked.names.retain(|name, _| wanted.contains(name));
-        let resumes = first && self.habits.resumes && *request.version_info == *self.truth.version;
+        let resumes = first && self.habits.resumes && *request.version_info == *self.version();
         if resumes {
-            asked.version = self.truth.version.clone();
+            asked.version = self.version();
         }
         for name in wanted {
             let key = ResourceKey { resource_type, name: name.clone() };
-            let known = self.acked.get(&key).filter(|_| resumes).cloned();
+            let told = if self.habits.trusting { self.truth().resources.get(&key) } else { self.acked.get(&key) };
+            let known = told.filter(|_| resumes).cloned();
             asked.names.entry(name).or_insert_with(|| known.map_or(Sent::Nothing, Sent::Value));
         }
         if request.error_detail.is_some() {
@@ -123,6 +174,13 @@ impl Plane {
         } else if *request.version_info == *asked.version {
             self.acked.extend(asked.unacked.drain(..).map(|told| (told.key.clone(), told)));
         } else if !first {
+            asked.again = true;
+        }
+    }
+
+    /// Sends everything of a type once more.
+    pub(crate) fn repeat(session: &mut Session, resource_type: ResourceType) {
+        if let Some(asked) = session.asked.get_mut(&resource_type) {
             asked.again = true;
         }
     }
@@ -138,12 +196,12 @@ impl Plane {
 
     fn is_news(&self, resource_type: ResourceType, name: &Arc<str>, sent: &Sent) -> bool {
         let key = ResourceKey { resource_type, name: name.clone() };
-        match (self.truth.resources.get(&key), sent) {
+        match (self.truth().resources.get(&key), sent) {
             (Some(now), Sent::Value(sent)) => now != sent,
             (Some(_), _) => true,
             (None, Sent::Absence) => false,
             // The absence of others is no news in SotW: they cannot be deleted (P-52).
-            (None, _) => resource_type.full_state() || self.habits.tells_errors,
+            (None, _) => resource_type.full_state() || self.habits.tells_errors.is_some(),
         }
     }
 
@@ -158,13 +216,13 @@ impl Plane {
                 continue;
             }
             let key = ResourceKey { resource_type, name: name.clone() };
-            match self.truth.resources.get(&key) {
+            match self.truth().resources.get(&key) {
                 Some(told) => {
                     resources.push(told.clone());
                     *sent = Sent::Value(told.clone());
                 }
                 None => {
-                    if self.habits.tells_errors && *sent != Sent::Absence {
+                    if self.habits.tells_errors.is_some() && *sent != Sent::Absence {
                         errors.push(name.clone());
                     }
                     *sent = Sent::Absence;
@@ -174,9 +232,24 @@ impl Plane {
         session.nonces += 1;
         let number = if self.habits.short_nonces { session.nonces % 4 } else { session.nonces };
         asked.nonce = format!("{number}");
-        asked.version = self.truth.version.clone();
+        asked.version = self.version();
         asked.unacked = resources.clone();
-        Some(Response { resource_type, version: asked.version.clone(), nonce: asked.nonce.clone(), resources, errors })
+        if self.habits.generous {
+            let unasked = |told: &&Arc<Told>| {
+                told.key.resource_type == resource_type && !asked.names.contains_key(&told.key.name)
+            };
+            resources.extend(self.truth().resources.values().filter(unasked).cloned());
+        }
+        Some(Response {
+            resource_type,
+            version: asked.version.clone(),
+            nonce: asked.nonce.clone(),
+            resources,
+            errors,
+            code: self.habits.tells_errors.unwrap_or_default(),
+            wraps: self.habits.wraps,
+            asked: asked.names.keys().cloned().collect(),
+        })
     }
 }
 
@@ -188,7 +261,7 @@ impl Response {
         let type_url = self.resource_type.type_url();
         let wrap = |told: &Arc<Told>| {
             let inner = Any { type_url: type_url.to_owned(), value: told.bytes.to_vec() };
-            if self.resource_type != ResourceType::EndpointCollection {
+            if self.resource_type != ResourceType::EndpointCollection && !self.wraps {
                 return inner;
             }
             let wrapper = Wrapper { resource: Some(inner), name: told.key.name.to_string() };
@@ -196,7 +269,7 @@ impl Response {
         };
         let error = |name: &Arc<str>| ResourceError {
             resource_name: Some(ResourceName { name: name.to_string() }),
-            error_detail: Some(Status { code: NOT_FOUND, message: "no such resource".to_owned() }),
+            error_detail: Some(Status { code: self.code.into(), message: "no such resource".to_owned() }),
         };
         let message = DiscoveryResponse {
             version_info: self.version.to_string(),
@@ -210,7 +283,7 @@ impl Response {
 
     /// The resources in it that must be rejected.
     pub(crate) fn faulty(&self) -> impl Iterator<Item = &Arc<Told>> {
-        self.resources.iter().filter(|told| told.value.is_none())
+        self.resources.iter().filter(|told| !told.is_valid())
     }
 }
 
@@ -264,6 +337,3 @@ struct Wrapper {
 }
 
 const WRAPPER: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";
-
-/// gRPC status code.
-const NOT_FOUND: i32 = 5;

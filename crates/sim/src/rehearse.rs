@@ -24,6 +24,8 @@ pub struct Rehearsal {
     pub failing: Duration,
     /// How long RPCs would wait.
     pub waiting: Duration,
+    /// All of several servers were down from the start: whatever a client does, and whoever stands by, RPCs fail.
+    pub hopeless: bool,
 }
 
 /// Something that can be seen.
@@ -97,7 +99,9 @@ fn play(scenario: &Arc<Scenario>, outage: &Outage) -> Result<Rehearsal, Violatio
     }
     stage.run(choose, AFTERMATH)?;
     let Stage { timeline, failing, waiting, .. } = stage;
-    Ok(Rehearsal { outage: outage.name.clone(), timeline, failing, waiting })
+    let servers = scenario.planes.len();
+    let hopeless = outage.from_the_start && servers > 1 && outage.faults.len() == servers;
+    Ok(Rehearsal { outage: outage.name.clone(), timeline, failing, waiting, hopeless })
 }
 
 /// A world and what was seen of it.
@@ -194,7 +198,7 @@ impl Outage {
 
 impl World {
     /// What becomes of RPCs now.
-    fn fate(&self) -> (Fate, String) {
+    pub(crate) fn fate(&self) -> (Fate, String) {
         self.shell.lend();
         let headers = http::HeaderMap::new();
         let choices = Choices::default();

@@ -8,10 +8,9 @@ use mainstay_lb::ChannelCore;
 use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, Guards, Node, ServerConfig};
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::DepsSettings;
-use mainstay_xds::name::{Target, TargetError};
+use mainstay_xds::name::{ResourceKey, Target, TargetError};
 use mainstay_xds::resource::ResourceType;
 
-use crate::mutant::Mutant;
 use crate::plane::Habits;
 use crate::resources::Spec;
 use crate::shell::Handle;
@@ -38,8 +37,12 @@ pub struct Scenario {
     pub grain: Grain,
     /// How much more often than any other event the one happens that a world without faults would take.
     pub calm: u64,
-    /// A deliberate bug.
-    pub mutant: Option<Mutant>,
+    /// Clusters that somebody may subscribe to.
+    pub subscribable: Vec<String>,
+    /// Whether outages of backends are tried at the end.
+    pub drills: bool,
+    /// What another client of the process may watch; without any there is no such client.
+    pub side: Vec<ResourceKey>,
 }
 
 /// One control plane.
@@ -81,6 +84,10 @@ pub struct Kinds {
     pub half_open: bool,
     /// A server sends nonsense.
     pub garbage: bool,
+    /// A server starts afresh, and has nothing at first.
+    pub restart: bool,
+    /// Our own process is stopped for a while.
+    pub stop: bool,
 }
 
 /// How closely the world is looked at.
@@ -92,9 +99,25 @@ pub enum Grain {
     Fine,
 }
 
+impl PlaneSpec {
+    /// Whether it is known what its resources say.
+    pub(crate) fn is_known(&self) -> bool {
+        self.editions.iter().flat_map(|truth| truth.resources.values()).all(|told| told.spec.is_some())
+    }
+}
+
 impl Kinds {
     /// Everything.
-    pub const ALL: Self = Self { kill: true, cut: true, black_hole: true, mute: true, half_open: true, garbage: true };
+    pub const ALL: Self = Self {
+        kill: true,
+        cut: true,
+        black_hole: true,
+        mute: true,
+        half_open: true,
+        garbage: true,
+        restart: true,
+        stop: true,
+    };
 }
 
 impl Default for Limits {
@@ -138,7 +161,7 @@ impl Scenario {
                 specs.iter().map(|(name, spec)| ((*name).to_owned(), spec.clone())).collect()
             };
             let edition = |(number, specs): (usize, &&[(&str, Spec)])| {
-                Arc::new(Truth::of(format!("{}", number + 1), &owned(specs), &bootstrap, &server))
+                Arc::new(Truth::of(format!("{}", number + 1), &owned(specs)))
             };
             let editions = editions.iter().enumerate().map(edition).collect();
             PlaneSpec { server: server.clone(), editions, habits: Habits { short_nonces: true, ..Habits::default() } }
@@ -155,7 +178,9 @@ impl Scenario {
             limits: Limits::default(),
             grain: Grain::Coarse,
             calm: 0,
-            mutant: None,
+            subscribable: Vec::new(),
+            drills: false,
+            side: Vec::new(),
         }
     }
 
@@ -177,7 +202,7 @@ impl Scenario {
             }
         }
         let planes = servers.into_iter().map(|server| PlaneSpec {
-            editions: vec![Arc::new(Truth::new("1", resources.iter().cloned(), &bootstrap, &server))],
+            editions: vec![Arc::new(Truth::foreign("1", resources.iter().cloned(), bootstrap.guards.federation))],
             server,
             habits: Habits::default(),
         });
@@ -192,7 +217,9 @@ impl Scenario {
             limits: Limits::default(),
             grain: Grain::Coarse,
             calm: 0,
-            mutant: None,
+            subscribable: Vec::new(),
+            drills: false,
+            side: Vec::new(),
         })
     }
 
@@ -209,16 +236,21 @@ impl Scenario {
     }
 
     pub(crate) fn core(&self) -> ChannelCore<Handle> {
-        let (mut client, mut deps) = (self.client.clone(), self.deps.clone());
-        let mut bootstrap = self.bootstrap.clone();
-        if let Some(mutant) = self.mutant {
-            mutant.bend(Arc::make_mut(&mut bootstrap), &mut client, &mut deps);
-        }
-        ChannelCore::new(&self.target, bootstrap, client, deps)
+        ChannelCore::new(&self.target, self.bootstrap.clone(), self.client.clone(), self.deps.clone())
+    }
+
+    /// Whether RPCs may be dropped on purpose.
+    pub(crate) fn is_limited(&self) -> bool {
+        let truths = self.planes.iter().flat_map(|plane| &plane.editions);
+        truths.flat_map(|truth| truth.resources.values()).any(|told| match &told.spec {
+            Some(Spec::Eds { lb, .. }) => lb.max_requests.is_some(),
+            Some(Spec::Endpoints { drop, .. }) => *drop > 0,
+            _ => false,
+        })
     }
 
     /// The place of a server among the control planes.
     pub(crate) fn plane_of(&self, server: &ServerConfig) -> Option<usize> {
-        self.planes.iter().position(|plane| *plane.server == *server)
+        self.planes.iter().position(|plane| plane.server.server_uri == server.server_uri)
     }
 }

@@ -30,8 +30,8 @@ pub(crate) struct Shell {
     pub(crate) counters: BTreeMap<(String, String), Arc<Counter>>,
     /// What the tree did that it must not do.
     pub(crate) misuse: Option<String>,
-    /// A deliberate bug: nothing is released.
-    pub(crate) keeps: bool,
+    /// Whether some cluster has a circuit breaker that can be reached, or drops RPCs.
+    pub(crate) limited: bool,
     /// What was asked for since the last look, for transcripts.
     pub(crate) log: Vec<String>,
 }
@@ -69,6 +69,11 @@ impl Shell {
         };
         connection.state = state;
         Some(news)
+    }
+
+    /// Whether circuit breakers may be at their limits, or RPCs are dropped on purpose.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limited
     }
 
     /// Connections for which [`Shell::advance`] has something to do now.
@@ -121,9 +126,6 @@ impl Host for Shell {
     }
 
     fn release(&mut self, id: SubchannelId) {
-        if self.keeps {
-            return;
-        }
         match self.connections.remove(&id) {
             Some(connection) => self.log.push(format!("backend {}: released", connection.handle.address.ip())),
             None => self.misuse = Some(format!("subchannel {} was released twice", id.0)),

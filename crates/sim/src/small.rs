@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mainstay_xds::resource::ResourceType;
 
-use crate::resources::{Place, Spec};
+use crate::resources::{Lb, Place, Spec};
 use crate::scenario::{Kinds, Limits, Scenario, ServerHistory};
 
 /// Every small world.
@@ -60,7 +60,7 @@ fn rds() -> Scenario {
 /// Clusters with endpoints from EDS; the second version routes to another cluster.
 fn eds() -> Scenario {
     let server = |mark: u16| {
-        let cluster = || Spec::Eds { service: String::new(), mark: mark.into() };
+        let cluster = || Spec::Eds { service: String::new(), mark: mark.into(), lb: Lb::default() };
         let listener = |cluster: &str| shop(&[cluster], mark.into());
         [
             vec![("shop", listener("c")), ("c", cluster()), ("c", backends(&[mark]))],
@@ -91,8 +91,8 @@ fn aggregate() -> Scenario {
 /// Endpoints in collections; the second version moves them to another one.
 fn leds() -> Scenario {
     let server = |mark: u16| {
-        let cluster = Spec::Eds { service: String::new(), mark: mark.into() };
-        let endpoints = |name: &str| Spec::Endpoints { priorities: vec![Place::Collection(name.to_owned())] };
+        let cluster = Spec::Eds { service: String::new(), mark: mark.into(), lb: Lb::default() };
+        let endpoints = |name: &str| Spec::Endpoints { priorities: vec![Place::Collection(name.to_owned())], drop: 0 };
         let collection = |backend| Spec::Collection { backends: vec![backend] };
         let shop = shop(&["c"], mark.into());
         [
@@ -150,14 +150,14 @@ fn resumed() -> Scenario {
 
 /// Servers that tell what does not exist.
 fn told() -> Scenario {
-    let mut scenario = missing().habits(|habits| habits.tells_errors = true);
+    let mut scenario = missing().habits(|habits| habits.tells_errors = Some(5));
     scenario.name = "told".to_owned();
     scenario
 }
 
 /// Endpoints of an authority with A95's knob, served by other servers than the rest.
 fn reachability() -> Scenario {
-    let cluster = || Spec::Eds { service: ENDPOINTS.to_owned(), mark: 1 };
+    let cluster = || Spec::Eds { service: ENDPOINTS.to_owned(), mark: 1, lb: Lb::default() };
     let main: &[&[(&str, Spec)]] = &[&[("shop", shop(&["c"], 1)), ("c", cluster())]];
     let (x1, x2) = ([(ENDPOINTS, backends(&[10]))], [(ENDPOINTS, backends(&[11]))]);
     let (y1, y2) = ([(ENDPOINTS, backends(&[20]))], [(ENDPOINTS, backends(&[21]))]);
@@ -199,7 +199,7 @@ fn ip(mark: u32) -> Spec {
 }
 
 fn backends(backends: &[u16]) -> Spec {
-    Spec::Endpoints { priorities: vec![Place::Here(backends.to_vec())] }
+    Spec::Endpoints { priorities: vec![Place::Here(backends.to_vec())], drop: 0 }
 }
 
 const ENDPOINTS: &str = "xdstp://eds/envoy.config.endpoint.v3.ClusterLoadAssignment/c";

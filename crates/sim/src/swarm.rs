@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_xds::Choose;
-use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, MetadataValue, Node, ServerConfig, ServerFeatures};
+use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, Guards, MetadataValue, Node, ServerConfig, ServerFeatures};
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::DepsSettings;
-use mainstay_xds::name::Target;
+use mainstay_xds::name::{ResourceKey, Target};
 use mainstay_xds::resource::ResourceType;
 
 use crate::choose::{Recorder, Seeded};
 use crate::plane::Habits;
-use crate::resources::{Place, Spec};
+use crate::resources::{Lb, Place, Policy, SICK, Spec};
 use crate::run::{self, Failure};
 use crate::scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario};
 use crate::truth::Truth;
@@ -67,16 +67,15 @@ pub fn scenario(seed: u64) -> Scenario {
                 draw.mutate(&mut own);
             }
             let specs = own.iter().map(|((_, name), spec)| (name.clone(), marked(spec, offset)));
-            let server = Arc::new(configs[index].clone());
             let version = format!("{}", edition + 1);
-            truths.push(Arc::new(Truth::of(version, &specs.collect::<Vec<_>>(), &bootstrap, &server)));
+            truths.push(Arc::new(Truth::of(version, &specs.collect::<Vec<_>>())));
         }
         (0..1 + draw.below(3)).for_each(|_| draw.mutate(&mut graph));
     }
     let planes = configs.iter().zip(truths).map(|(config, editions)| PlaneSpec {
-        server: Arc::new(config.clone()),
+        server: in_bootstrap(&bootstrap, config),
         editions,
-        habits: Habits { resumes: draw.chance(3), tells_errors: draw.chance(4), short_nonces: false },
+        habits: draw.habits(),
     });
     let planes = planes.collect();
     let limits = Limits {
@@ -85,6 +84,8 @@ pub fn scenario(seed: u64) -> Scenario {
         delays: draw.below(30) as u32,
         backend_faults: draw.below(6) as u32,
     };
+    let subscribable = if draw.chance(4) { (0..3).map(|n| format!("c{n}")).collect() } else { Vec::new() };
+    let side = if draw.chance(4) { draw.side(&graph) } else { Vec::new() };
     let client = ClientSettings {
         silent_stream_timeout: draw.chance(6).then_some(Duration::from_secs(7)),
         reconnect_spread: Duration::ZERO,
@@ -93,15 +94,25 @@ pub fn scenario(seed: u64) -> Scenario {
     Scenario {
         name: format!("swarm-{seed}"),
         target: Target::resolve("xds:///shop", &bootstrap).expect("a good target"),
+        deps: DepsSettings { federation: bootstrap.guards.federation, ..DepsSettings::default() },
         bootstrap: Arc::new(bootstrap),
         planes,
         client,
-        deps: DepsSettings::default(),
         limits,
         grain: if draw.chance(3) { Grain::Coarse } else { Grain::Fine },
         calm: [0, 4, 16, 40][draw.below(4)],
-        mutant: None,
+        subscribable,
+        drills: draw.chance(3),
+        side,
     }
+}
+
+/// A server as the bootstrap has it.
+fn in_bootstrap(bootstrap: &Bootstrap, config: &ServerConfig) -> Arc<ServerConfig> {
+    let authorities = bootstrap.authorities.values().flat_map(|authority| &authority.servers);
+    let mut known = bootstrap.servers.iter().chain(authorities);
+    let found = known.find(|known| known.server_uri == config.server_uri);
+    found.cloned().unwrap_or_else(|| Arc::new(config.clone()))
 }
 
 /// Resources by type and name.
@@ -124,8 +135,78 @@ impl Draw {
         ServerFeatures {
             fail_on_data_errors: self.chance(6),
             resource_timer_is_transient_error: self.chance(6),
+            ignore_resource_deletion: self.chance(4),
             ..ServerFeatures::default()
         }
+    }
+
+    fn habits(&mut self) -> Habits {
+        let resumes = self.chance(3);
+        Habits {
+            resumes,
+            trusting: resumes && self.chance(2),
+            tells_errors: self.chance(4).then(|| [5, 7, 14][self.below(3)]),
+            wraps: self.chance(4),
+            generous: self.chance(6),
+            one_version: !resumes && self.chance(6),
+            short_nonces: false,
+        }
+    }
+
+    /// What another client may watch: some of what there is, and something that is not.
+    fn side(&mut self, graph: &Resources) -> Vec<ResourceKey> {
+        let all: Vec<_> = graph.keys().collect();
+        let mut keys: Vec<_> = (0..all.len().min(3))
+            .map(|_| {
+                let (resource_type, name) = all[self.below(all.len())];
+                ResourceKey { resource_type: *resource_type, name: name.as_str().into() }
+            })
+            .collect();
+        let nowhere = "xdstp://nowhere/envoy.config.cluster.v3.Cluster/c";
+        keys.push(ResourceKey { resource_type: ResourceType::Cluster, name: nowhere.into() });
+        keys.push(ResourceKey { resource_type: ResourceType::Listener, name: "nothing".into() });
+        keys
+    }
+
+    /// Everything on, as a rule.
+    fn guards(&mut self) -> Guards {
+        Guards {
+            fallback: !self.chance(12),
+            endpoint_fallback: !self.chance(10),
+            data_error_handling: !self.chance(8),
+            federation: !self.chance(12),
+            ..Guards::default()
+        }
+    }
+
+    /// How a cluster spreads load.
+    fn lb(&mut self) -> Lb {
+        let others = [Policy::LeastRequest, Policy::RingHash, Policy::PickFirst, Policy::Weighted, Policy::Subset];
+        Lb {
+            policy: if self.chance(2) { Policy::RoundRobin } else { others[self.below(5)] },
+            max_requests: self.chance(8).then(|| 2 + self.below(5) as u32),
+            outlier_detection: self.chance(3),
+            reports_load: self.chance(4),
+        }
+    }
+
+    /// Where the endpoints of a priority are, if they are in the resource itself.
+    fn place(&mut self, first: u16) -> Place {
+        let mut next = first;
+        let mut backends = |count: usize| -> Vec<u16> {
+            let numbers = (next..).take(count).collect();
+            next += count as u16;
+            numbers
+        };
+        if self.chance(4) {
+            let localities = (0..1 + self.below(3)).map(|_| (1 + self.below(4) as u32, backends(1 + self.below(2))));
+            return Place::Spread(localities.collect());
+        }
+        let mut backends = backends(1 + self.below(4));
+        if self.chance(8) {
+            backends.push(SICK + first % 5_000);
+        }
+        Place::Here(backends)
     }
 
     /// Top-level servers and perhaps two authorities, which may share servers with the top level.
@@ -133,7 +214,8 @@ impl Draw {
         let top = 1 + self.below(servers.len());
         let label = |key: &str| (key.to_owned(), MetadataValue::String(key.to_uppercase()));
         let metadata = ["zone", "app", "version", "team"].map(label).into();
-        let mut builder = Bootstrap::builder().node(Node { id: "sim".to_owned(), metadata, ..Node::default() });
+        let node = Node { id: "sim".to_owned(), metadata, ..Node::default() };
+        let mut builder = Bootstrap::builder().node(node).guards(self.guards());
         for server in &servers[..top] {
             builder = builder.server(server.clone());
         }
@@ -168,8 +250,8 @@ impl Draw {
             match self.below(6) {
                 0 => add(name, Spec::Dns { host: format!("10.1.1.{}", n % 250), mark: 0 }),
                 1 => add(name, Spec::Dns { host: format!("host{n}"), mark: 0 }),
-                2 => {
-                    let children = (0..1 + self.below(3)).map(|_| format!("c{}", self.below(clusters + 1)));
+                2 if n < 20 => {
+                    let children = (0..1 + self.below(3)).map(|_| format!("c{}", self.below(clusters.min(8) + 1)));
                     let children = children.collect();
                     add(name, Spec::Aggregate { clusters: children });
                 }
@@ -177,19 +259,21 @@ impl Draw {
                     let service = self.name(ResourceType::Endpoints, &authorities, &format!("e{n}"));
                     let places: Vec<Place> = (0..1 + self.below(2))
                         .map(|priority| {
-                            let backends = vec![(4 * n + 2 * priority) as u16, (4 * n + 2 * priority + 1) as u16];
-                            if self.chance(3) {
+                            let first = (30 * n + 10 * priority) as u16;
+                            let backends = vec![first, first + 1];
+                            if self.chance(4) {
                                 let collection = format!("l{n}-{priority}");
                                 let collection = self.name(ResourceType::EndpointCollection, &authorities, &collection);
                                 add(collection.clone(), Spec::Collection { backends });
                                 Place::Collection(collection)
                             } else {
-                                Place::Here(backends)
+                                self.place(first)
                             }
                         })
                         .collect();
-                    add(service.clone(), Spec::Endpoints { priorities: places });
-                    add(name, Spec::Eds { service, mark: 0 });
+                    let drop = if self.chance(12) { 10 + self.below(50) as u32 } else { 0 };
+                    add(service.clone(), Spec::Endpoints { priorities: places, drop });
+                    add(name, Spec::Eds { service, mark: 0, lb: self.lb() });
                 }
             }
         }
@@ -226,9 +310,16 @@ impl Draw {
                         clusters.insert(0, more);
                     }
                 }
-                Spec::Eds { mark, .. } | Spec::Dns { mark, .. } => *mark += 1,
+                Spec::Eds { mark, lb, .. } => {
+                    *mark += 1;
+                    if self.chance(3) {
+                        *lb = self.lb();
+                    }
+                }
+                Spec::Dns { mark, .. } => *mark += 1,
                 Spec::Aggregate { clusters } => clusters.reverse(),
-                Spec::Endpoints { priorities } => priorities.reverse(),
+                Spec::Endpoints { priorities, .. } if self.chance(3) => priorities.reverse(),
+                Spec::Endpoints { priorities, .. } => priorities.iter_mut().for_each(roll),
                 Spec::Collection { backends } => {
                     backends.reverse();
                     backends.truncate(1);
@@ -236,6 +327,20 @@ impl Draw {
                 Spec::Invalid(_) => drop(graph.remove(&key)),
             },
         }
+    }
+}
+
+/// Replaces all backends by others, as a rolling update does.
+fn roll(place: &mut Place) {
+    let other = |backend: &mut u16| {
+        if *backend < SICK {
+            *backend = if *backend < 40_000 { *backend + 20_000 } else { *backend - 40_000 };
+        }
+    };
+    match place {
+        Place::Here(backends) => backends.iter_mut().for_each(other),
+        Place::Spread(localities) => localities.iter_mut().flat_map(|(_, backends)| backends).for_each(other),
+        Place::Collection(_) => {}
     }
 }
 

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use mainstay_lb::ChannelCore;
-use mainstay_xds::client::{Report, StreamId};
+use mainstay_xds::client::Report;
 use mainstay_xds::resource::ResourceType;
 
 use crate::plane::Response;
 use crate::shell::Handle;
-use crate::world::{Event, World, path_of};
+use crate::world::{Event, LinkId, World, path_of};
 
 impl World {
     /// An event in plain words.
     pub(crate) fn tell(&self, event: &Event) -> String {
         let plane = |index: &usize| self.scenario.planes[*index].server.server_uri.clone();
-        let of = |id: &StreamId| self.server_of(*id).to_owned();
+        let of = |id: &LinkId| format!("{}{}", id.0.tell(), self.server_of(*id));
         let what = match event {
             Event::Connect(id) => format!("{}: the connection attempt ends", of(id)),
             Event::Sent(id) => format!("{}: the transport takes a request", of(id)),
@@ -24,6 +24,20 @@ impl World {
             Event::Serve(id, kind) => format!("{}: sends {kind}", of(id)),
             Event::Deliver(id) => format!("{}: a response arrives", of(id)),
             Event::DeliverLate(id) => format!("{}: a response arrives on a closed stream", of(id)),
+            Event::Pong(id) => format!("{}: answers a PING", of(id)),
+            Event::Answer(id) => format!("{}: answers a health check", of(id)),
+            Event::Trickle(id) => format!("{}: a part of a response arrives", of(id)),
+            Event::Load(id) => format!("load reports {}: the stream goes on", id.0),
+            Event::Stop(seconds) => format!("our process IS STOPPED for {seconds} s"),
+            Event::Together(count) => format!("{count} things happen before anything is done about them:"),
+            Event::Lull => "a lull:".to_owned(),
+            Event::Subscribe(cluster) => format!("somebody subscribes to cluster {cluster}"),
+            Event::Release(cluster) => format!("somebody does not need cluster {cluster} any more"),
+            Event::Watch(index) => format!("(#server) watches {}", self.scenario.side[*index]),
+            Event::Unwatch => "(#server) a watch ends".to_owned(),
+            Event::Impatience => "(#server) is told to forget past failures".to_owned(),
+            Event::Repeat(id, kind) => format!("{}: will say all of {kind} again", of(id)),
+            Event::Restart(index) => format!("{}: STARTS AFRESH with nothing", plane(index)),
             Event::Resolve(name, true) => format!("DNS: {name} is found"),
             Event::Resolve(name, false) => format!("DNS: {name} is not found"),
             Event::Backend(id) => match self.shell.connections.get(id) {
@@ -69,6 +83,7 @@ pub(crate) fn report(report: &Report) -> String {
         Report::Connecting(server) => format!("{} connecting", server.server_uri),
         Report::Connected(server) => format!("{} connected", server.server_uri),
         Report::Answered(server) => format!("{} answered", server.server_uri),
+        Report::Alive(server) => format!("{} is alive", server.server_uri),
         Report::Unreachable(server, cause, pause) => {
             format!("{} unreachable: {cause}; again {}", server.server_uri, after(*pause))
         }
@@ -112,11 +127,11 @@ impl fmt::Display for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} version {:?} nonce {:?}:", self.resource_type, self.version, self.nonce)?;
         for told in &self.resources {
-            let bad = if told.value.is_none() { " (invalid)" } else { "" };
+            let bad = if told.is_valid() { "" } else { " (invalid)" };
             write!(f, " {}{bad}", told.key.name)?;
         }
         for name in &self.errors {
-            write!(f, " {name} (no such resource)")?;
+            write!(f, " {name} (error {})", self.code)?;
         }
         Ok(())
     }

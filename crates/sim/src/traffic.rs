@@ -5,100 +5,114 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mainstay_lb::Decision;
-use mainstay_xds::deps::{ClusterChildren, ConfigError, XdsConfig};
+use mainstay_xds::Time;
 
 use crate::invariant::{Invariant, Violation};
+use crate::oracle::picture::Picture;
+use crate::resources::{Way, route};
 use crate::scenario::Grain;
 use crate::shell::{Handle, Shell, State};
 
-/// Checks what becomes of an RPC.
+/// What is in force.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum InForce<'a> {
+    Nothing,
+    Error,
+    Config(Option<&'a Picture>),
+}
+
+/// Checks what becomes of an RPC. It goes by what is in force, or by what was until a moment ago.
 pub(crate) fn check(
     path: &str,
     decision: &Decision<'_, Handle>,
-    config: Option<Result<&Arc<XdsConfig>, &Arc<ConfigError>>>,
+    in_force: InForce<'_>,
+    recent: &[(Time, Arc<Picture>)],
     shell: &Shell,
     grain: Grain,
 ) -> Result<(), Violation> {
     let wrong = |what: &str| Err(Invariant::Traffic.broken(format!("{path}: {what}: {decision:?}")));
-    let config = match (config, decision) {
-        (None, Decision::Wait(..)) | (Some(Err(_)), Decision::Fail(_)) => return Ok(()),
-        (None, _) => return wrong("an RPC does not wait for the first configuration (L-30)"),
-        (Some(Err(_)), _) => return wrong("an RPC does not fail without a configuration (L-29)"),
-        (Some(Ok(config)), _) => config,
+    let picture = match (in_force, decision) {
+        (InForce::Nothing, Decision::Wait(..)) | (InForce::Error, Decision::Fail(_)) => return Ok(()),
+        (InForce::Nothing, _) => return wrong("an RPC does not wait for the first configuration (L-30)"),
+        (InForce::Error, _) => return wrong("an RPC does not fail without a configuration (L-29)"),
+        (InForce::Config(None), _) => return Ok(()),
+        (InForce::Config(Some(picture)), _) => picture,
     };
     if let Decision::Fail(failure) | Decision::Wait(failure, _) | Decision::Drop(failure) = decision
         && failure.code != UNAVAILABLE
     {
         return wrong("a status that is not UNAVAILABLE (L-200)");
     }
+    let now = check_by(path, decision, picture, &BTreeSet::new(), shell, grain);
+    let earlier = || recent.iter().map(|(_, earlier)| &**earlier);
+    let Err(what) = now else { return Ok(()) };
+    if earlier().any(|earlier| check_by(path, decision, earlier, &BTreeSet::new(), shell, grain).is_ok()) {
+        return Ok(());
+    }
+    // Endpoints that were replaced stay in use until one of the new ones is ready.
+    let names: BTreeSet<String> = earlier().chain([picture]).flat_map(|picture| clusters(picture, path)).collect();
+    let all: BTreeSet<SocketAddr> =
+        earlier().flat_map(|earlier| names.iter().flat_map(|name| earlier.addresses(name))).collect();
+    match check_by(path, decision, picture, &all, shell, grain) {
+        Ok(()) => Ok(()),
+        Err(_) => wrong(what),
+    }
+}
+
+fn check_by(
+    path: &str,
+    decision: &Decision<'_, Handle>,
+    picture: &Picture,
+    kept: &BTreeSet<SocketAddr>,
+    shell: &Shell,
+    grain: Grain,
+) -> Result<(), &'static str> {
+    let clusters = clusters(picture, path);
     if let Decision::Send(to) = decision {
         let state = shell.connections.get(&to.subchannel.id).map(|connection| connection.state);
         if state != Some(State::Ready) {
-            return wrong("a connection that is not ready");
+            return Err("a connection that is not ready");
         }
-        return match addresses(config, to.cluster) {
-            Some(addresses) if addresses.contains(&to.subchannel.address) => Ok(()),
-            _ => wrong("a connection that its cluster does not have"),
-        };
+        if !clusters.iter().any(|cluster| **cluster == **to.cluster) {
+            return Err("a cluster that the routes do not lead to");
+        }
+        let address = to.subchannel.address;
+        let is_known = picture.addresses(to.cluster).contains(&address) || kept.contains(&address);
+        return if is_known { Ok(()) } else { Err("a connection that its cluster does not have") };
     }
-    let cluster = chosen(config, path);
-    let Some(addresses) = cluster.and_then(|cluster| addresses(config, &cluster)).filter(|all| !all.is_empty()) else {
+    if matches!(decision, Decision::Wait(_, Some(_))) {
+        return Ok(()); // It is what wakes a policy that connects only when asked.
+    }
+    let [cluster] = clusters.as_slice() else { return Ok(()) };
+    let addresses = picture.addresses(cluster);
+    if addresses.is_empty() {
         return Ok(()); // Nothing to send it to: not a matter of this check.
-    };
-    if matches!(decision, Decision::Drop(_)) && is_full(config, path, shell) {
+    }
+    let is_mine = |address: &SocketAddr| addresses.contains(address);
+    if matches!(decision, Decision::Drop(_)) && shell.is_limited() {
         return Ok(()); // L-85
     }
-    let connections = || shell.connections.values().filter(|c| addresses.contains(&c.handle.address));
+    let connections = || shell.connections.values().filter(|connection| is_mine(&connection.handle.address));
     let is_failing = matches!(decision, Decision::Fail(_) | Decision::Drop(_));
     if is_failing && connections().any(|connection| connection.state == State::Ready) {
-        return wrong("an RPC fails although its cluster has a ready connection");
+        return Err("an RPC fails although its cluster has a ready connection");
     }
     let calm = !addresses.iter().any(|address| shell.troubled.contains(address));
     if is_failing && calm {
-        return wrong("an RPC fails although no backend ever failed");
+        return Err("an RPC fails although no backend ever failed");
     }
     if grain == Grain::Coarse && calm && connections().all(|connection| connection.state == State::Ready) {
-        return wrong("an RPC is not sent although every backend is connected");
+        return Err("an RPC is not sent although every backend is connected");
     }
     Ok(())
 }
 
-/// The cluster that the path goes to, in the tables that scenarios make.
-fn chosen(config: &XdsConfig, path: &str) -> Option<Arc<str>> {
-    let clusters: Vec<&str> = config.virtual_host.clusters().collect();
-    let number: usize = path.trim_start_matches('/').split('/').next()?.parse().ok()?;
-    // The last route is that for all other paths.
-    let own = clusters.get(..clusters.len().checked_sub(1)?)?.get(number);
-    own.or(clusters.last()).map(|name| Arc::from(*name))
-}
-
-/// Whether the cluster that the path goes to, or a leaf of it, has as many RPCs in flight as it may.
-fn is_full(config: &XdsConfig, path: &str, shell: &Shell) -> bool {
-    let Some(root) = chosen(config, path) else { return false };
-    let cluster = |name: &Arc<str>| config.clusters.get(name).and_then(|cluster| cluster.as_ref().ok());
-    let leaves = match cluster(&root).map(|root| &root.children) {
-        Some(ClusterChildren::Aggregate(leaves)) => leaves.to_vec(),
-        _ => vec![root],
-    };
-    let mut counters = shell.counters.iter();
-    counters.any(|((name, _), counter)| {
-        let leaf = leaves.iter().find(|leaf| ***leaf == **name).and_then(cluster);
-        leaf.is_some_and(|leaf| counter.in_flight() >= leaf.cluster.max_requests)
-    })
-}
-
-/// All addresses of a cluster and its leaves; `None` if it cannot be used.
-fn addresses(config: &XdsConfig, cluster: &str) -> Option<BTreeSet<SocketAddr>> {
-    match &config.clusters.get(cluster)?.as_ref().ok()?.children {
-        ClusterChildren::Endpoints(None) => Some(BTreeSet::new()),
-        ClusterChildren::Endpoints(Some(resolved)) => {
-            let localities = resolved.priorities().flatten();
-            let endpoints = localities.flat_map(|locality| locality.endpoints);
-            Some(endpoints.flat_map(|endpoint| endpoint.addresses.as_slice().to_vec()).collect())
-        }
-        ClusterChildren::Aggregate(leaves) => {
-            Some(leaves.iter().filter_map(|leaf| addresses(config, leaf)).flatten().collect())
-        }
+/// The clusters that a path may lead to.
+fn clusters(picture: &Picture, path: &str) -> Vec<String> {
+    match route(&picture.roots, path, None) {
+        None | Some(Way::Nowhere) => Vec::new(),
+        Some(Way::To(cluster)) => vec![cluster.to_owned()],
+        Some(Way::Split(clusters)) => clusters.into_iter().map(|(cluster, _)| cluster.to_owned()).collect(),
     }
 }
 

@@ -5,9 +5,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::name::ResourceKey;
-use mainstay_xds::resource::{ParseContext, Resource, ResourceType, decode};
+use mainstay_xds::resource::ResourceType;
 
 use crate::resources::Spec;
 
@@ -20,42 +19,45 @@ pub struct Truth {
     pub resources: BTreeMap<ResourceKey, Arc<Told>>,
 }
 
-/// A resource as a control plane tells it, and what a client must make of it.
+/// A resource as a control plane tells it.
 #[derive(Clone, Debug)]
 pub struct Told {
     /// Which resource.
     pub key: ResourceKey,
     /// The message.
     pub bytes: Bytes,
-    /// Its value; `None` if it must be rejected.
-    pub value: Option<Resource>,
+    /// What it says; `None` for resources of somebody's own, of which nothing but the bytes is known.
+    pub spec: Option<Spec>,
 }
 
 impl Truth {
-    /// A version of the given resources, as `server` tells them.
-    pub fn new(
+    /// A version of resources of somebody's own.
+    pub fn foreign(
         version: impl Into<Arc<str>>,
         resources: impl IntoIterator<Item = (ResourceType, String, Bytes)>,
-        bootstrap: &Bootstrap,
-        server: &Arc<ServerConfig>,
+        federation: bool,
     ) -> Self {
         let tell = |(resource_type, name, bytes): (ResourceType, String, Bytes)| {
-            let (key, _) = ResourceKey::parse(resource_type, &name, bootstrap.guards.federation).ok()?;
-            let value = decode(resource_type, &bytes, ParseContext { bootstrap, server }).result.ok();
-            Some((key.clone(), Arc::new(Told { key, bytes, value })))
+            let (key, _) = ResourceKey::parse(resource_type, &name, federation).ok()?;
+            Some((key.clone(), Arc::new(Told { key, bytes, spec: None })))
         };
         Self { version: version.into(), resources: resources.into_iter().filter_map(tell).collect() }
     }
 
-    /// The same from resources in few words.
-    pub fn of(
-        version: impl Into<Arc<str>>,
-        specs: &[(String, Spec)],
-        bootstrap: &Bootstrap,
-        server: &Arc<ServerConfig>,
-    ) -> Self {
-        let encoded = specs.iter().map(|(name, spec)| (spec.resource_type(), name.clone(), spec.encode(name)));
-        Self::new(version, encoded, bootstrap, server)
+    /// A version of resources in few words. Names are canonical.
+    pub fn of(version: impl Into<Arc<str>>, specs: &[(String, Spec)]) -> Self {
+        let tell = |(name, spec): &(String, Spec)| {
+            let key = ResourceKey { resource_type: spec.resource_type(), name: name.as_str().into() };
+            (key.clone(), Arc::new(Told { key, bytes: spec.encode(name), spec: Some(spec.clone()) }))
+        };
+        Self { version: version.into(), resources: specs.iter().map(tell).collect() }
+    }
+}
+
+impl Told {
+    /// Whether a client must take it.
+    pub(crate) fn is_valid(&self) -> bool {
+        !matches!(self.spec, Some(Spec::Invalid(_)))
     }
 }
 

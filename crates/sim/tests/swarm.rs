@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mainstay_sim::{Recorder, Seeded, Stats, replay, replay_line, run, shrink, swarm};
+use mainstay_sim::{Recorder, Seeded, Stats, regressions, replay, replay_line, run, shrink, swarm};
 
 #[test]
 fn nothing_goes_wrong_in_the_worlds_of_many_seeds() {
@@ -34,15 +34,11 @@ fn the_same_choices_make_the_same_transcript() {
 
 #[test]
 fn what_once_went_wrong_does_not_any_more() {
-    let lines = include_str!("regressions.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let mut replayed = 0;
-    for line in lines {
+    for line in regressions() {
         if let Err(error) = replay_line(line) {
             panic!("{error}");
         }
-        replayed += 1;
     }
-    assert!(replayed > 0, "no cases");
 }
 
 const SEEDS: u64 = 1_000;

@@ -8,7 +8,6 @@ use mainstay_xds::Choose;
 use super::{Event, Stats, World};
 use crate::choose::{Choices, Narrow, Replayed};
 use crate::invariant::{Invariant, Violation};
-use crate::mutant::Mutant;
 use crate::scenario::Grain;
 
 impl World {
@@ -20,7 +19,7 @@ impl World {
         self.note(|_| "everything works again".to_owned());
         (0..self.planes.len()).for_each(|index| self.heal(index));
         self.shell.down.clear();
-        self.rpcs.clear();
+        self.end_rpcs();
         (self.faults_left, self.delays_left, self.backend_faults_left) = (0, 0, 0);
         let end = self.now + CONVERGENCE;
         for _ in 0..MAX_CONVERGENCE_STEPS {
@@ -40,8 +39,18 @@ impl World {
     fn check_converged(&mut self) -> Result<(), Violation> {
         self.shell.troubled.clear();
         self.check_traffic(&mut Narrow { source: Replayed::new(&Choices::default()), limit: 0 }, Grain::Coarse)?;
-        let truths: Vec<_> = self.planes.iter().map(|plane| plane.truth.clone()).collect();
-        self.model.check_converged(&truths)
+        let links = self.links.len();
+        let quiet = self.quiet_links(super::Who::Channel).len() + self.quiet_links(super::Who::Side).len();
+        Invariant::Convergence.holds(links == quiet, || {
+            format!("of {links} streams {quiet} are open and quiet, although everything works")
+        })?;
+        if let Some(oracle) = &self.oracle {
+            oracle.0.check_at_rest(&self.core.client().dump())?;
+        }
+        if let Some(side) = &self.side {
+            side.oracle.check_at_rest(&side.client.dump())?;
+        }
+        self.drill()
     }
 
     /// Ends the channel: nothing may be left.
@@ -50,26 +59,34 @@ impl World {
     /// If something is left.
     pub fn shut_down(mut self, choose: &mut dyn Choose) -> Result<(Stats, Vec<String>), Violation> {
         self.note(|_| "the channel is dropped".to_owned());
-        self.rpcs.clear();
+        self.end_rpcs();
         let mut cx = Context { now: self.now, choose, host: &mut self.shell };
-        if self.scenario.mutant != Some(Mutant::ChannelKept) {
-            self.core.shut_down(&mut cx);
-        }
+        self.core.shut_down(&mut cx);
         while let Some(action) = self.core.poll_action() {
             self.act(action)?;
         }
+        self.unwatch_all();
+        self.settle_side()?;
         let open = self.links.values().filter(|link| !link.closed).count();
+        let side = self.side.as_ref();
         let left = [
             ("streams", open),
+            ("streams of load reports", self.loads.len()),
             ("lookups", self.lookups.len()),
             ("connections", self.shell.connections.len()),
             ("timers", usize::from(self.core.next_deadline().is_some())),
+            ("timers of the other client", usize::from(side.is_some_and(|side| side.deadline().is_some()))),
             ("watched resources", self.core.client().dump().len()),
             ("busy clients", usize::from(!self.core.client().is_idle())),
+            ("other busy clients", usize::from(side.is_some_and(|side| !side.client.is_idle()))),
             ("counted RPCs", self.shell.counters.values().map(|counter| counter.in_flight() as usize).sum()),
         ];
         for (what, count) in left {
-            Invariant::Leak.holds(count == 0, || format!("{count} {what} are left after the channel was dropped"))?;
+            Invariant::Leak.holds(count == 0, || {
+                let watched: Vec<_> =
+                    self.core.client().dump().iter().map(|status| status.resource.to_string()).collect();
+                format!("{count} {what} are left after the channel was dropped; watched: {watched:?}")
+            })?;
         }
         Ok((self.stats, self.transcript.unwrap_or_default()))
     }

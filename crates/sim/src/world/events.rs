@@ -8,7 +8,7 @@ use mainstay_xds::client::StreamId;
 use mainstay_xds::deps::DnsName;
 use mainstay_xds::resource::ResourceType;
 
-use super::{Link, World};
+use super::{Link, LinkId, World};
 use crate::plane::Net;
 use crate::scenario::Grain;
 
@@ -17,43 +17,71 @@ use crate::scenario::Grain;
 #[non_exhaustive]
 pub enum Event {
     /// A connection attempt to a control plane ends, one way or the other.
-    Connect(StreamId),
+    Connect(LinkId),
     /// The transport takes a request.
-    Sent(StreamId),
+    Sent(LinkId),
     /// A request reaches the control plane.
-    Arrive(StreamId),
+    Arrive(LinkId),
     /// The control plane says what is due about a type.
-    Serve(StreamId, ResourceType),
+    Serve(LinkId, ResourceType),
     /// A response reaches the client.
-    Deliver(StreamId),
+    Deliver(LinkId),
     /// A response of a stream that the client has closed reaches it.
-    DeliverLate(StreamId),
+    DeliverLate(LinkId),
+    /// An answer to an HTTP/2 PING arrives.
+    Pong(LinkId),
+    /// An answer to a health check arrives.
+    Answer(LinkId),
+    /// A part of a response arrives.
+    Trickle(LinkId),
+    /// A stream of load reports takes its next step.
+    Load(StreamId),
     /// A lookup succeeds or fails.
     Resolve(DnsName, bool),
     /// A connection to a backend takes its next step.
     Backend(SubchannelId),
     /// Time passes until something is due.
     Time,
+    /// Our process is stopped for so many seconds.
+    Stop(u64),
+    /// So many things happen before anything is done about them.
+    Together(u8),
+    /// Everything that is under way happens.
+    Lull,
     /// An RPC is made for this path.
     Rpc(u8),
     /// The oldest RPC ends.
     RpcEnd,
+    /// Somebody subscribes to a cluster.
+    Subscribe(String),
+    /// Somebody does not need a cluster any more.
+    Release(String),
+    /// The other client begins to watch.
+    Watch(usize),
+    /// The oldest watch of the other client ends.
+    Unwatch,
+    /// The other client is told to forget past failures.
+    Impatience,
     /// A control plane has news.
     Publish(usize),
+    /// A control plane says everything of a type once more.
+    Repeat(LinkId, ResourceType),
     /// A control plane and the network to it work again.
     Heal(usize),
     /// A control plane stops.
     Kill(usize),
-    /// Packets to and from a control plane vanish.
+    /// A control plane starts afresh, with nothing to serve yet.
+    Restart(usize),
+    /// Packets to and from a control plane vanish, or its process is stopped.
     BlackHole(usize),
-    /// A control plane does not answer any more.
+    /// A control plane hangs: it answers PINGs and nothing else.
     Mute(usize),
     /// A control plane ends a stream.
-    Cut(StreamId),
+    Cut(LinkId),
     /// The connection of a stream is lost and nobody is told.
-    HalfOpen(StreamId),
+    HalfOpen(LinkId),
     /// A control plane sends nonsense.
-    Garbage(StreamId),
+    Garbage(LinkId),
     /// A backend refuses connections and drops those it has.
     BackendDown(SocketAddr),
     /// A backend works again.
@@ -65,18 +93,24 @@ impl World {
     pub fn events(&self) -> Vec<Event> {
         let mut events = self.pending();
         let quiet = events.is_empty();
-        if self.next_deadline().is_some() && (quiet || self.delays_left > 0) {
+        let late = self.next_deadline().is_some_and(|next| next < self.now);
+        if self.next_deadline().is_some() && (quiet || late || self.delays_left > 0) {
             events.push(Event::Time);
         }
         if self.scenario.grain == Grain::Fine {
             events.extend([Event::Rpc(0), Event::Rpc(1)]);
             events.extend((!self.rpcs.is_empty()).then_some(Event::RpcEnd));
+            if !quiet {
+                events.extend([Event::Lull, Event::Together(2), Event::Together(5)]);
+            }
+            self.add_users(&mut events);
+            self.add_oddities(&mut events);
         }
         for (index, plane) in self.planes.iter().enumerate() {
             if plane.edition + 1 < self.scenario.planes[index].editions.len() {
                 events.push(Event::Publish(index));
             }
-            if plane.net != Net::Up || plane.mute {
+            if plane.net != Net::Up || plane.mute || plane.cold {
                 events.push(Event::Heal(index));
             }
         }
@@ -119,11 +153,45 @@ impl World {
             let due = ResourceType::ALL.into_iter().filter(|kind| plane.is_due(&link.session, *kind));
             events.extend(due.map(|kind| Event::Serve(*id, kind)));
         }
+        events.extend(self.signs_of_life());
+        events.extend(self.loads.under_way(&self.planes).map(Event::Load));
         events.extend(self.shell.under_way().map(Event::Backend));
         for name in &self.lookups {
             events.extend([Event::Resolve(name.clone(), true), Event::Resolve(name.clone(), false)]);
         }
         events
+    }
+
+    /// Who needs what comes and goes.
+    fn add_users(&self, events: &mut Vec<Event>) {
+        for cluster in &self.scenario.subscribable {
+            events.push(Event::Subscribe(cluster.clone()));
+        }
+        events.extend(self.subscriptions.keys().cloned().map(Event::Release));
+        if let Some(side) = &self.side {
+            if side.watches.len() < MAX_WATCHES {
+                events.extend((0..self.scenario.side.len()).map(Event::Watch));
+            }
+            if !side.watches.is_empty() {
+                events.extend([Event::Unwatch, Event::Impatience]);
+            }
+        }
+    }
+
+    /// What servers may do, and seldom do.
+    fn add_oddities(&self, events: &mut Vec<Event>) {
+        if self.delays_left == 0 {
+            return;
+        }
+        for (id, link) in &self.links {
+            let plane = &self.planes[link.plane];
+            if link.closed || link.dead || link.connecting.is_some() || plane.net != Net::Up || plane.mute {
+                continue;
+            }
+            events.extend((!link.to_client.is_empty()).then_some(Event::Trickle(*id)));
+            let asked = ResourceType::ALL.into_iter().filter(|kind| link.session.is_asked(*kind));
+            events.extend(asked.map(|kind| Event::Repeat(*id, kind)));
+        }
     }
 
     fn add_faults(&self, events: &mut Vec<Event>) {
@@ -133,7 +201,11 @@ impl World {
                 events.extend(kinds.kill.then_some(Event::Kill(index)));
                 events.extend(kinds.black_hole.then_some(Event::BlackHole(index)));
                 events.extend((kinds.mute && !plane.mute).then_some(Event::Mute(index)));
+                events.extend((kinds.restart && !plane.cold).then_some(Event::Restart(index)));
             }
+        }
+        if kinds.stop {
+            events.extend([3, 12, 40].map(Event::Stop));
         }
         let is_live = |link: &Link| {
             !link.closed && link.connecting.is_none() && !link.dead && self.planes[link.plane].net == Net::Up
@@ -145,3 +217,6 @@ impl World {
         }
     }
 }
+
+/// So many watches of the other client at a time.
+const MAX_WATCHES: usize = 6;

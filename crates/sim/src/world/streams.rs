@@ -1,75 +1,64 @@
-//! What happens to the streams between the channel and its control planes.
+//! What happens to the streams between the clients and the control planes.
 
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
-use mainstay_lb::Input;
 use mainstay_xds::Choose;
-use mainstay_xds::client::{self, CloseCause, StreamId};
-use mainstay_xds::resource::ResourceType;
+use mainstay_xds::client::{self, CloseCause, Sign};
 use prost::Message;
 
-use super::{Link, World};
+use super::{Event, Link, LinkId, Who, World};
 use crate::invariant::{Invariant, Violation};
-use crate::mutant::Mutant;
 use crate::plane::Net;
 
 impl World {
-    pub(super) fn open_links(&self, plane: usize) -> Vec<StreamId> {
+    pub(super) fn open_links(&self, plane: usize) -> Vec<LinkId> {
         let open = |link: &Link| link.plane == plane && !link.closed && link.connecting.is_none();
         self.links.iter().filter(|(_, link)| open(link)).map(|(id, _)| *id).collect()
     }
 
     pub(super) fn heal(&mut self, index: usize) {
         let plane = &mut self.planes[index];
-        plane.net = Net::Up;
-        plane.mute = false;
+        (plane.net, plane.mute, plane.cold) = (Net::Up, false, false);
         for link in self.links.values_mut().filter(|link| link.plane == index && !link.dead) {
             link.keepalive = None;
         }
     }
 
-    pub(super) fn connect(&mut self, choose: &mut dyn Choose, id: StreamId) -> Result<(), Violation> {
-        let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
+    pub(super) fn connect(&mut self, choose: &mut dyn Choose, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
         if self.planes[link.plane].net == Net::Refusing {
             return self.lose(choose, id, CloseCause::ConnectFailed("connection refused".to_owned()));
         }
         link.connecting = None;
-        self.memory.silent.insert(id, (link.plane, self.now));
-        self.model.opened(self.now, id);
-        self.input(choose, Input::Xds(client::Event::Opened(id)));
-        Ok(())
+        let now = self.now;
+        if let Some(oracle) = self.oracle_of(id.0) {
+            oracle.opened(now, id.1);
+        }
+        self.xds(choose, id.0, client::Event::Opened(id.1));
     }
 
     /// The stream is over, and the client is told.
-    pub(super) fn lose(&mut self, choose: &mut dyn Choose, id: StreamId, cause: CloseCause) -> Result<(), Violation> {
+    pub(super) fn lose(&mut self, choose: &mut dyn Choose, id: LinkId, cause: CloseCause) {
         self.links.remove(&id);
-        self.memory.silent.remove(&id);
-        self.model.lost(self.now, id)?;
-        if self.has(Mutant::CloseUnheard) {
-            return Ok(());
+        let now = self.now;
+        if let Some(oracle) = self.oracle_of(id.0) {
+            oracle.lost(now, id.1);
         }
-        self.input(choose, Input::Xds(client::Event::Closed(id, cause)));
-        Ok(())
+        self.xds(choose, id.0, client::Event::Closed(id.1, cause));
     }
 
-    pub(super) fn sent(&mut self, choose: &mut dyn Choose, id: StreamId) {
+    pub(super) fn sent(&mut self, choose: &mut dyn Choose, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
-        link.to_plane.extend(link.unsent.take());
-        self.model.sent(self.now, id);
-        if self.has(Mutant::SentUnheard) {
-            return;
+        let Some(unsent) = link.unsent.take() else { return };
+        link.to_plane.push_back(unsent);
+        link.bytes = false;
+        let now = self.now;
+        if let Some(oracle) = self.oracle_of(id.0) {
+            oracle.sent(now, id.1);
         }
-        self.input(choose, Input::Xds(client::Event::Sent(id)));
+        self.xds(choose, id.0, client::Event::Sent(id.1));
     }
 
-    /// A server that can be reached shows that it is alive.
-    pub(super) fn probe(&mut self, choose: &mut dyn Choose, id: StreamId) {
-        let is_alive = |link: &Link| !link.dead && !link.closed && self.planes[link.plane].net == Net::Up;
-        if self.links.get(&id).is_some_and(is_alive) {
-            self.input(choose, Input::Xds(client::Event::Alive(id, client::Sign::Data)));
-        }
-    }
-
-    pub(super) fn arrive(&mut self, id: StreamId) {
+    pub(super) fn arrive(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let request = link.to_plane.pop_front().and_then(|bytes| DiscoveryRequest::decode(bytes).ok());
         if let Some(request) = request {
@@ -77,33 +66,73 @@ impl World {
         }
     }
 
-    pub(super) fn deliver(&mut self, choose: &mut dyn Choose, id: StreamId) -> Result<(), Violation> {
-        let Some(response) = self.links.get_mut(&id).and_then(|link| link.to_client.pop_front()) else {
-            return Ok(());
-        };
-        self.note(|_| format!("  < {response}"));
-        self.model.delivered(self.now, id, &response)?;
-        self.memory.silent.remove(&id);
-        let deaf = self.has(Mutant::DeafAfterNonsense) && self.memory.deaf.contains(&id);
-        if deaf || self.has(Mutant::ResponseUnread) && response.resource_type != ResourceType::Listener {
-            return Ok(());
+    pub(super) fn deliver(&mut self, choose: &mut dyn Choose, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(response) = link.to_client.pop_front() else { return };
+        link.bytes = true;
+        self.note(|_| format!("  < {}{response}", id.0.tell()));
+        if let Some(oracle) = self.oracle_of(id.0) {
+            oracle.delivered(id.1, &response);
         }
-        self.input(choose, Input::Xds(client::Event::Received(id, response.encode())));
-        Ok(())
+        self.xds(choose, id.0, client::Event::Received(id.1, response.encode()));
     }
 
-    pub(super) fn deliver_late(&mut self, choose: &mut dyn Choose, id: StreamId) -> Result<(), Violation> {
+    /// A sign of life arrives. One that was not asked for is told when it is.
+    pub(super) fn show_life(&mut self, choose: &mut dyn Choose, event: &Event, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let sign = match event {
+            Event::Pong(_) => {
+                link.ping = false;
+                // What came before it was asked for is told at once.
+                if link.bytes { Sign::Data } else { Sign::Pong }
+            }
+            Event::Answer(_) => {
+                link.call = false;
+                Sign::Data
+            }
+            _ => {
+                self.delays_left = self.delays_left.saturating_sub(1);
+                link.bytes = true;
+                if !link.probed {
+                    return;
+                }
+                Sign::Data
+            }
+        };
+        if let Some(oracle) = self.oracle_of(id.0) {
+            oracle.alive(id.1, sign);
+        }
+        self.xds(choose, id.0, client::Event::Alive(id.1, sign));
+    }
+
+    pub(super) fn deliver_late(&mut self, choose: &mut dyn Choose, id: LinkId) -> Result<(), Violation> {
         let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
         let Some(response) = link.to_client.pop_front() else { return Ok(()) };
         if link.to_client.is_empty() {
             self.links.remove(&id);
         }
-        let current = (0..self.planes.len()).flat_map(|plane| self.open_links(plane)).next();
-        let taken_for = current.filter(|_| self.has(Mutant::LateData)).unwrap_or(id);
-        let before = self.core.clone();
-        self.input(choose, Input::Xds(client::Event::Received(taken_for, response.encode())));
-        Invariant::Cache.holds(self.core == before, || {
-            format!("{response} came on stream {}, which the client had closed, and changed something (P-26)", id.0)
+        let (core, side) = (self.core.clone(), self.side.as_ref().map(|side| side.client.clone()));
+        self.xds(choose, id.0, client::Event::Received(id.1, response.encode()));
+        let same = match id.0 {
+            Who::Channel => self.core == core,
+            Who::Side => self.side.as_ref().map(|side| &side.client) == side.as_ref(),
+        };
+        Invariant::Cache.holds(same, || {
+            format!("{response} came on stream {}, which the client had closed, and changed something (P-26)", id.1.0)
         })
+    }
+
+    /// What answers to a question for a sign of life.
+    pub(super) fn signs_of_life(&self) -> Vec<Event> {
+        let mut signs = Vec::new();
+        for (id, link) in self.links.iter().filter(|(_, link)| !link.closed && !link.dead) {
+            let plane = &self.planes[link.plane];
+            if plane.net != Net::Up || link.connecting.is_some() {
+                continue;
+            }
+            signs.extend(link.ping.then_some(Event::Pong(*id)));
+            signs.extend((link.call && !plane.mute).then_some(Event::Answer(*id)));
+        }
+        signs
     }
 }

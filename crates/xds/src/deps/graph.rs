@@ -234,7 +234,8 @@ impl Graph {
                 self.build(cx, &name);
             }
             self.make_lists(cx);
-            if self.unread.is_empty() && self.unbuilt.is_empty() && !self.shrunk {
+            // Whoever is gone holds on to nothing any more.
+            if self.unread.is_empty() && self.unbuilt.is_empty() && !self.shrunk && !self.holds_stale {
                 return;
             }
         }

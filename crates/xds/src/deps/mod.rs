@@ -440,8 +440,16 @@ impl DependencyManager {
 
     /// Publishes what is new, if it is complete and of one piece; else what is new of the configuration in force.
     fn decide(&mut self) {
-        let bound = self.settings.switch_timeout;
-        let mut verdicts = self.graph.sources.each_mut().map(|sources| sources.judge(self.now, bound));
+        let has_config = self.in_force == Some(Ok(()));
+        let is_in_force = |unit: &&Unit| has_config && self.published.as_ref().is_some_and(|config| unit.is_in(config));
+        let in_force = self.unit.as_ref().filter(is_in_force).cloned();
+        let is_in_force = in_force.is_some();
+        // Another server may stand behind the same pair now: that counts before anything is judged.
+        if let Some(unit) = in_force {
+            self.set_published_unit(unit);
+        }
+        let verdicts =
+            self.graph.sources.each_mut().map(|sources| sources.judge(self.now, self.settings.switch_timeout));
         self.held_until = None;
         if let Some(error) = &self.failure {
             let failed = Some(Err(error.clone()));
@@ -453,13 +461,7 @@ impl DependencyManager {
             return;
         }
         let Some(unit) = self.unit.clone() else { return };
-        let has_config = self.in_force == Some(Ok(()));
-        let is_in_force = has_config && self.published.as_ref().is_some_and(|config| unit.is_in(config));
-        if is_in_force {
-            // The same pair may have come from another server: what is in force is judged with that.
-            self.set_published_unit(unit);
-            verdicts[Origin::InForce as usize] = self.graph.sources[Origin::InForce as usize].judge(self.now, bound);
-        } else if self.graph.is_complete() && self.may_publish(verdicts[Origin::Newest as usize]) {
+        if !is_in_force && self.graph.is_complete() && self.may_publish(verdicts[Origin::Newest as usize]) {
             let clusters = unit.clusters();
             self.set_published_unit(unit);
             self.put_in_force(Some(clusters));

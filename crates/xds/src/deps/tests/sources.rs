@@ -28,6 +28,19 @@ fn a_switch_is_published_when_everything_is_from_the_new_server() {
     assert_eq!(world.take(), "{a=2 b=3}");
 }
 
+/// The server behind the Listener and its routes counts at once, not with the next event.
+#[test]
+fn a_switch_is_published_when_its_listener_is_confirmed_last() {
+    let mut world = serving_from_a();
+    world.switch("B");
+    world.confirmed(CDS, "a");
+    world.endpoints("a", &[2]);
+    world.confirmed(RDS, "r");
+    assert_eq!(world.take(), ""); // complete, but the Listener is still A's
+    world.confirmed(LDS, "l");
+    assert_eq!(world.take(), "{a=2}");
+}
+
 #[test]
 fn a_switch_is_published_at_once_whatever_comes_last() {
     for last in [LDS, RDS, CDS] {

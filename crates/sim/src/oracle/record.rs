@@ -1,0 +1,463 @@
+//! What was said of each resource, and what a client must therefore believe (A88: C-18, C-22).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_xds::Time;
+use mainstay_xds::bootstrap::ServerConfig;
+use mainstay_xds::client::{Received, ResourceState};
+use mainstay_xds::name::{AuthorityKey, ResourceKey};
+use mainstay_xds::resource::ResourceType;
+
+use super::attempts::PROBE_PATIENCE;
+use super::{Charge, Oracle, View};
+use crate::invariant::{Invariant, Violation};
+use crate::plane::Response;
+use crate::resources::Spec;
+use crate::truth::Told;
+
+/// What was said of one resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) watched: bool,
+    /// The value in use.
+    pub(crate) held: Option<Held>,
+    /// The last word of the server in charge.
+    pub(crate) word: Word,
+    /// Nobody watched it for a moment: whether it was forgotten is up to the client.
+    doubtful: bool,
+    /// That there is none was told last, and whether by the word of a server. It cannot be called off but by a value.
+    told: Option<bool>,
+}
+
+/// A value and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) told: Arc<Told>,
+    pub(crate) plane: usize,
+    pub(crate) version: Arc<str>,
+}
+
+/// The last word about a resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// None yet.
+    #[default]
+    Nothing,
+    /// The value.
+    Good,
+    /// Something that must be rejected.
+    Bad { plane: usize, version: Arc<str> },
+    /// It is not there any more.
+    Gone { plane: usize },
+    /// Silence of a server that is alive.
+    Silence { plane: usize, transient: bool },
+    /// An error with this code.
+    Error { plane: usize, code: u8 },
+}
+
+/// What may be made of a resource.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Known<'a> {
+    Value(&'a Spec, usize),
+    /// There is none to be had, by the word of a server.
+    Nothing,
+    /// There is none to be had at the moment.
+    Trouble,
+    Awaited,
+}
+
+impl Entry {
+    /// Without a value, and not known to be absent.
+    pub(super) fn is_uncached(&self) -> bool {
+        let absent = matches!(
+            self.word,
+            Word::Gone { .. } | Word::Silence { transient: false, .. } | Word::Error { code: NOT_FOUND, .. }
+        );
+        self.held.is_none() && !absent
+    }
+
+    pub(crate) fn state(&self) -> ResourceState {
+        match &self.word {
+            Word::Nothing if self.held.is_none() => ResourceState::Requested,
+            Word::Nothing | Word::Good => ResourceState::Acked,
+            Word::Bad { .. } => ResourceState::Nacked,
+            Word::Gone { .. } | Word::Silence { transient: false, .. } => ResourceState::DoesNotExist,
+            Word::Silence { transient: true, .. } => ResourceState::TimedOut,
+            Word::Error { .. } => ResourceState::ReceivedError,
+        }
+    }
+}
+
+impl Word {
+    /// Who said it, if it is bad news.
+    pub(super) fn said_by(&self) -> Option<usize> {
+        match self {
+            Self::Nothing | Self::Good => None,
+            Self::Bad { plane, .. }
+            | Self::Gone { plane }
+            | Self::Silence { plane, .. }
+            | Self::Error { plane, .. } => Some(*plane),
+        }
+    }
+}
+
+impl Oracle {
+    /// What may be made of a resource now.
+    pub(crate) fn known(&self, key: &ResourceKey) -> Known<'_> {
+        let Some(authority) = self.rules.authority_of(key) else { return Known::Nothing };
+        let Some(entry) = self.entries.get(key).filter(|entry| entry.watched) else { return Known::Awaited };
+        if let Some((held, spec)) = entry.held.as_ref().and_then(|held| Some((held, held.told.spec.as_ref()?))) {
+            return Known::Value(spec, held.plane);
+        }
+        match self.verdict(authority, entry).or(entry.told) {
+            None => Known::Awaited,
+            Some(false) => Known::Trouble,
+            Some(true) => Known::Nothing,
+        }
+    }
+
+    /// Whether it is known why there is no value, and whether that is the word of a server.
+    fn verdict(&self, authority: &AuthorityKey, entry: &Entry) -> Option<bool> {
+        if self.is_unreachable(authority) {
+            return Some(false);
+        }
+        match entry.word {
+            Word::Nothing | Word::Good => None,
+            Word::Silence { transient: true, .. } => Some(false),
+            Word::Error { code, .. } => Some(code == NOT_FOUND || code == PERMISSION_DENIED),
+            _ => Some(true),
+        }
+    }
+
+    /// Takes down what watchers were told.
+    pub(super) fn take_verdicts(&mut self) {
+        let mut entries = std::mem::take(&mut self.entries);
+        for (key, entry) in &mut entries {
+            let verdict = self.rules.authority_of(key).and_then(|authority| self.verdict(authority, entry));
+            entry.told = verdict.or(entry.told).filter(|_| entry.held.is_none() && entry.watched);
+        }
+        self.entries = entries;
+    }
+
+    /// Something is watched from now on.
+    pub(crate) fn watching(&mut self, now: Time, key: &ResourceKey) {
+        let Some(authority) = self.rules.authority_of(key).cloned() else { return };
+        self.charges.entry(authority).or_insert(Charge { place: 0, since: now });
+        let entry = self.entries.entry(key.clone()).or_default();
+        if !std::mem::replace(&mut entry.watched, true) {
+            self.changed = true;
+            self.take_effect(key);
+        }
+    }
+
+    /// The client says what it makes of a response: it reads each one once, in order.
+    pub(super) fn was_read(
+        &mut self,
+        server: &ServerConfig,
+        kind: ResourceType,
+        version: &str,
+        received: &Received,
+        nack: Option<&str>,
+    ) -> Result<(), Violation> {
+        let Some(plane) = self.rules.plane(server) else { return Ok(()) };
+        let uri = self.rules.uri(plane).to_owned();
+        let stream = self.streams.values_mut().find(|stream| stream.plane == plane);
+        let Some((stream, response)) = stream.and_then(|stream| {
+            let response = stream.inbox.pop_front()?;
+            Some((stream, response))
+        }) else {
+            return Err(Invariant::Answers.broken(format!("{uri} sent no {kind}, and one was read")));
+        };
+        let faulty = response.faulty().count();
+        let honours_errors = self.rules.guards.data_error_handling;
+        let errors = if honours_errors { response.errors.len() } else { 0 };
+        let is_right = response.resource_type == kind
+            && *response.version == *version
+            && nack.is_some() == (faulty > 0)
+            && received.resources == response.resources.len()
+            && received.invalid == faulty + errors
+            && received.valid <= response.resources.len() - faulty;
+        Invariant::Answers.holds(is_right, || {
+            format!(
+                "{uri} sent {response} with {faulty} faults, and {kind} {version:?} was read: {received:?} {nack:?}"
+            )
+        })?;
+        // What it says about resources instead of sending them stays with the stream.
+        for told in response.faulty() {
+            let word = Word::Bad { plane, version: response.version.clone() };
+            if stream.lists(&told.key) {
+                stream.words.insert(told.key.clone(), word);
+            }
+        }
+        for told in response.resources.iter().filter(|told| told.is_valid()) {
+            stream.words.remove(&told.key);
+        }
+        for name in response.errors.iter().filter(|_| honours_errors) {
+            let key = ResourceKey { resource_type: kind, name: name.clone() };
+            if stream.lists(&key) {
+                stream.words.insert(key, Word::Error { plane, code: response.code });
+            }
+        }
+        self.answered(plane);
+        self.take_in(plane, &response);
+        if faulty == 0 {
+            let view = &mut self.planes[plane];
+            view.accepted.insert(kind, response.version.clone());
+            view.lost_some.remove(&kind);
+        }
+        Ok(())
+    }
+
+    /// Takes down what a response says about the resources that its server is in charge of.
+    fn take_in(&mut self, plane: usize, response: &Response) {
+        self.changed = true;
+        let kind = response.resource_type;
+        let keys: Vec<_> = self.entries.keys().filter(|key| key.resource_type == kind).cloned().collect();
+        for key in keys {
+            if self.in_charge_of(&key) != Some(plane) {
+                continue;
+            }
+            let told = response.resources.iter().find(|told| told.key == key).filter(|told| told.is_valid());
+            let is_named = response.faulty().any(|told| told.key == key)
+                || (response.errors.contains(&key.name) && self.rules.guards.data_error_handling);
+            let remembers_error = matches!(self.word_of(plane, &key), Some(Word::Error { .. })); // P-61
+            let Some(entry) = self.entries.get_mut(&key) else { continue };
+            if let Some(told) = told {
+                let before = entry.held.replace(Held { told: told.clone(), plane, version: response.version.clone() });
+                entry.word = Word::Good;
+                if let Some(before) = before.filter(|before| before.plane != plane) {
+                    self.planes[before.plane].lost_some.insert(kind);
+                }
+            } else if is_named {
+                self.take_effect(&key);
+            } else if kind.full_state()
+                && response.asked.contains(&key.name)
+                && entry.watched
+                && entry.held.is_some()
+                && !remembers_error
+            {
+                self.deleted(plane, &key);
+            }
+        }
+    }
+
+    /// A server leaves out what it once had, or what another had (P-49).
+    fn deleted(&mut self, plane: usize, key: &ResourceKey) {
+        let features = self.rules.servers[plane].features;
+        let old_rules = !self.rules.guards.data_error_handling;
+        if old_rules && features.ignore_resource_deletion {
+            return; // A53: not a word about it.
+        }
+        let drops = old_rules || features.fail_on_data_errors;
+        if let Some(stream) = self.streams.values_mut().find(|stream| stream.plane == plane) {
+            stream.words.insert(key.clone(), Word::Gone { plane });
+        }
+        self.fail(key, Word::Gone { plane }, drops);
+    }
+
+    /// What the server in charge said of a resource instead of sending it.
+    fn word_of(&self, plane: usize, key: &ResourceKey) -> Option<&Word> {
+        self.streams.values().find(|stream| stream.plane == plane)?.words.get(key)
+    }
+
+    /// Lets take effect what the server in charge has said.
+    fn take_effect(&mut self, key: &ResourceKey) {
+        let Some(plane) = self.in_charge_of(key) else { return };
+        let Some(word) = self.word_of(plane, key).cloned() else { return };
+        let drops = match word {
+            Word::Bad { .. } => self.rules.drops_data(plane),
+            Word::Error { code, .. } => self.rules.drops_data(plane) && matches!(code, NOT_FOUND | PERMISSION_DENIED),
+            Word::Gone { .. } => self.rules.drops_data(plane) || !self.rules.guards.data_error_handling,
+            Word::Silence { .. } | Word::Nothing | Word::Good => false,
+        };
+        self.fail(key, word, drops);
+    }
+
+    fn fail(&mut self, key: &ResourceKey, word: Word, drops: bool) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        if matches!(word, Word::Silence { .. }) && entry.held.is_some() {
+            return; // It came from elsewhere meanwhile.
+        }
+        entry.word = word;
+        self.changed = true;
+        if drops && let Some(before) = entry.held.take() {
+            self.planes[before.plane].lost_some.insert(key.resource_type);
+        }
+    }
+
+    /// Another server is in charge: errors of others do not count any more, and what it has said does.
+    pub(super) fn follow(&mut self, authority: &AuthorityKey) {
+        self.changed = true;
+        self.moved.insert(authority.clone());
+        let Some(plane) = self.in_charge(authority) else { return };
+        let is_its = |key: &&ResourceKey| self.rules.authority_of(key) == Some(authority);
+        let keys: Vec<_> = self.entries.keys().filter(is_its).cloned().collect();
+        for key in keys {
+            if let Some(entry) = self.entries.get_mut(&key)
+                && entry.word.said_by().is_some_and(|by| by != plane)
+            {
+                entry.word = if entry.held.is_some() { Word::Good } else { Word::Nothing };
+            }
+            self.take_effect(&key);
+        }
+    }
+
+    /// Something was not sent in time: only a live server proves anything by its silence (A57).
+    pub(super) fn timed_out(&mut self, now: Time, server: &ServerConfig, key: &ResourceKey) -> Result<(), Violation> {
+        let Some(plane) = self.rules.plane(server) else { return Ok(()) };
+        let uri = self.rules.uri(plane);
+        let stream = self.streams.values().find(|stream| stream.plane == plane && stream.opened.is_some());
+        let asked = stream.and_then(|stream| Some((stream, stream.asked_at(key)?)));
+        let Some((stream, asked)) = asked else {
+            return Err(Invariant::Absence.broken(format!("{key} timed out on {uri}, which was not asked for it")));
+        };
+        let patience = self.rules.patience(plane);
+        let waited = now.since(asked.at);
+        Invariant::Absence.holds(waited >= patience, || {
+            format!("{key} timed out on {uri} after {waited:?}: expected {patience:?}")
+        })?;
+        Invariant::Absence.holds(self.is_proven_since(stream, asked), || {
+            format!("{key} timed out on {uri}, which was not shown to be alive since it was asked for it")
+        })?;
+        let due = asked.at + patience;
+        // Everybody gets their time once more, but only once.
+        let again = self.woke_before.is_some_and(|woke| woke >= asked.at);
+        let overslept = self.woke.is_some_and(|woke| due + LATE < woke && now.since(woke) < PROBE_PATIENCE) && !again;
+        Invariant::Absence
+            .holds(!overslept, || format!("{key} timed out on {uri} when we woke: it may have been sent meanwhile"))?;
+        Invariant::Absence.holds(self.in_charge_of(key) == Some(plane), || {
+            format!("{key} timed out on {uri}, which is not in charge of it")
+        })?;
+        let is_missing = self.entries.get(key).is_some_and(|entry| entry.held.is_none());
+        Invariant::Absence.holds(is_missing, || format!("{key} timed out on {uri} over data"))?;
+        let word = Word::Silence { plane, transient: self.rules.is_transient_timer(plane) };
+        if let Some(stream) = self.streams.values_mut().find(|stream| stream.plane == plane) {
+            stream.words.insert(key.clone(), word.clone());
+        }
+        self.fail(key, word, false);
+        Ok(())
+    }
+
+    /// Takes down what is watched, and which authorities that needs.
+    pub(super) fn take_watches(&mut self, view: &View<'_>) {
+        let watched: std::collections::BTreeSet<_> = view.dump.iter().map(|status| &status.resource).collect();
+        for status in view.dump {
+            if !self.entries.get(&status.resource).is_some_and(|entry| entry.watched) {
+                self.watching(view.now, &status.resource);
+            }
+        }
+        for (key, entry) in &mut self.entries {
+            if entry.watched && !watched.contains(key) {
+                (entry.watched, entry.doubtful) = (false, true);
+                self.changed = true;
+            }
+        }
+        let streams = &self.streams;
+        self.entries.retain(|key, entry| entry.watched || streams.values().any(|stream| stream.lists(key)));
+        let rules = &self.rules;
+        let entries = &self.entries;
+        self.charges.retain(|authority, _| {
+            entries.iter().any(|(key, entry)| entry.watched && rules.authority_of(key) == Some(authority))
+        });
+    }
+
+    /// What the client shows of each resource is what was said of it.
+    pub(super) fn check_dump(&mut self, view: &View<'_>) -> Result<(), Violation> {
+        for status in view.dump {
+            let key = &status.resource;
+            if self.rules.authority_of(key).is_none() {
+                continue;
+            }
+            let server = |plane: usize| &self.rules.servers[plane];
+            let shown = status.value.as_ref().map(|value| {
+                let provenance = &value.provenance;
+                (&value.bytes, &provenance.server, &provenance.version)
+            });
+            let Some(entry) = self.entries.get_mut(key) else { continue };
+            if std::mem::take(&mut entry.doubtful) && shown.is_none() && entry.state() != status.state {
+                *entry = Entry { watched: true, ..Entry::default() }; // Forgotten in between.
+            }
+            // A server that takes over may have been silent about it for long enough already.
+            let moved = self.rules.authority_of(key).is_some_and(|authority| self.moved.contains(authority));
+            if moved && entry.held.is_none() && entry.word == Word::Nothing && status.error.is_some() {
+                let by = status.error.as_ref().and_then(|error| error.server.as_deref());
+                let plane = self.rules.servers.iter().position(|server| Some(server.server_uri.as_str()) == by);
+                let stream = self.streams.values_mut().find(|stream| Some(stream.plane) == plane);
+                if let (Some(plane), Some(stream)) = (plane, stream)
+                    && let Some(asked) = stream.asked_at(key)
+                    && view.now.since(asked.at) >= self.rules.patience(plane)
+                    && (stream.data > asked.data || stream.pongs > asked.pongs)
+                {
+                    entry.word = Word::Silence { plane, transient: self.rules.is_transient_timer(plane) };
+                    stream.words.insert(key.clone(), entry.word.clone());
+                }
+            }
+            let held = entry.held.as_ref().map(|held| (&held.told.bytes, server(held.plane), &held.version));
+            Invariant::Cache.holds(shown == held, || {
+                let tell = |held: Option<(&bytes::Bytes, &Arc<ServerConfig>, &Arc<str>)>| match held {
+                    Some((bytes, server, version)) => {
+                        format!("{} bytes, version {version:?} of {}", bytes.len(), server.server_uri)
+                    }
+                    None => "nothing".to_owned(),
+                };
+                format!("{key}: the client has {}: expected {}", tell(shown), tell(held))
+            })?;
+            let expected = entry.state();
+            Invariant::Cache.holds(status.state == expected, || {
+                format!("{key} is shown as {:?}: expected {expected:?}, from {:?}", status.state, entry.word)
+            })?;
+            let by = status.error.as_ref().map(|error| error.server.as_deref().unwrap_or_default());
+            let said_by = entry.word.said_by().map(|plane| server(plane).server_uri.as_str());
+            Invariant::Ambient
+                .holds(by == said_by, || format!("{key} shows an error of {by:?}: expected one of {said_by:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// Nothing is awaited for longer than it may: a server that is dead or hangs is left, and one that is alive and
+    /// silent does not have it.
+    pub(super) fn check_patience(&self, view: &View<'_>) -> Result<(), Violation> {
+        for stream in self.streams.values().filter(|stream| stream.opened.is_some()) {
+            let uri = self.rules.uri(stream.plane);
+            let patience = self.rules.patience(stream.plane);
+            for (key, entry) in &self.entries {
+                let is_awaited = entry.watched && entry.held.is_none() && entry.word == Word::Nothing;
+                if !is_awaited || self.in_charge_of(key) != Some(stream.plane) {
+                    continue;
+                }
+                let Some(asked) = stream.asked_at(key) else { continue };
+                if self.asleep {
+                    continue;
+                }
+                // A process that was stopped gives everybody their time once more.
+                let slept = self.woke.filter(|woke| *woke > asked.at);
+                let waited = view.now.since(slept.unwrap_or(asked.at));
+                let proven = self.is_proven_since(stream, asked);
+                let slack = if slept.is_some() { patience + 2 * PROBE_PATIENCE } else { Duration::ZERO };
+                let bound = if proven { patience + slack } else { 2 * PROBE_PATIENCE + slack };
+                let bound =
+                    bound.max(if proven { stream.last_proof_bound(asked.at, patience) } else { Duration::ZERO });
+                Invariant::Absence.holds(waited <= bound, || {
+                    format!("{key} was asked for on {uri} {waited:?} ago and is still awaited; alive: {proven}")
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl super::wire::StreamView {
+    /// A sign of life that was asked for late may still be awaited when the time is up.
+    fn last_proof_bound(&self, asked: Time, patience: Duration) -> Duration {
+        let decided = self.probed.map_or(asked, |probed| probed.at + PROBE_PATIENCE);
+        patience.max(decided.since(asked))
+    }
+}
+
+/// gRPC status codes.
+const NOT_FOUND: u8 = 5;
+const PERMISSION_DENIED: u8 = 7;
+
+/// A timer that is less late than this is in time.
+const LATE: Duration = Duration::from_secs(1);

@@ -1,0 +1,293 @@
+//! What passes over one stream, as the server sees it (P-16 to P-48).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
+use mainstay_xds::Time;
+use mainstay_xds::client::StreamId;
+use mainstay_xds::name::ResourceKey;
+use mainstay_xds::resource::ResourceType;
+
+use super::{Oracle, View, Word};
+use crate::invariant::{Invariant, Violation};
+use crate::plane::Response;
+
+/// One attempt at a server: what passed over its stream.
+#[derive(Clone, Debug)]
+pub(super) struct StreamView {
+    pub(super) plane: usize,
+    pub(super) connect_timeout: Duration,
+    pub(super) bound_checked: bool,
+    pub(super) opened: Option<Time>,
+    pub(super) answered: bool,
+    greeted: bool,
+    /// The type of the request that has not left yet.
+    pub(super) sending: Option<ResourceType>,
+    /// When a request left first.
+    pub(super) first_sent: Option<Time>,
+    /// When one left last.
+    pub(super) last_sent: Option<Moment>,
+    /// When a sign of life was asked for last.
+    pub(super) probed: Option<Moment>,
+    /// How many PONGs and how many other signs of life came.
+    pub(super) pongs: u32,
+    pub(super) data: u32,
+    types: BTreeMap<ResourceType, Asked>,
+    /// Responses that came and of which the client has not said yet what it makes of them.
+    pub(super) inbox: VecDeque<Arc<Response>>,
+    /// What the server said about resources instead of sending them.
+    pub(super) words: BTreeMap<ResourceKey, Word>,
+}
+
+/// A point in time, and what had been heard until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment {
+    pub(super) at: Time,
+    pub(super) data: u32,
+    pub(super) pongs: u32,
+}
+
+/// What was asked for of one type.
+#[derive(Clone, Debug, Default)]
+struct Asked {
+    /// The names of the last request; since when the server can know of each.
+    names: BTreeMap<Arc<str>, Option<Moment>>,
+    /// Of the last response.
+    nonce: String,
+    /// As told in the last request.
+    version: String,
+    /// Responses that have no answer yet.
+    owed: VecDeque<Arc<Response>>,
+}
+
+impl StreamView {
+    pub(super) fn new(plane: usize, connect_timeout: Duration) -> Self {
+        Self {
+            plane,
+            connect_timeout,
+            bound_checked: false,
+            opened: None,
+            answered: false,
+            greeted: false,
+            sending: None,
+            first_sent: None,
+            last_sent: None,
+            probed: None,
+            pongs: 0,
+            data: 0,
+            types: BTreeMap::new(),
+            inbox: VecDeque::new(),
+            words: BTreeMap::new(),
+        }
+    }
+
+    fn moment(&self, at: Time) -> Moment {
+        Moment { at, data: self.data, pongs: self.pongs }
+    }
+
+    /// Whether the last request of its type lists this resource.
+    pub(super) fn lists(&self, key: &ResourceKey) -> bool {
+        self.types.get(&key.resource_type).is_some_and(|asked| asked.names.contains_key(&key.name))
+    }
+
+    /// When the request left that listed this resource first.
+    pub(super) fn asked_at(&self, key: &ResourceKey) -> Option<Moment> {
+        *self.types.get(&key.resource_type)?.names.get(&key.name)?
+    }
+}
+
+impl Oracle {
+    /// The client makes a request.
+    pub(crate) fn send(&mut self, id: StreamId, request: &DiscoveryRequest) -> Result<(), Violation> {
+        let broken = |what: String| Invariant::Answers.broken(what);
+        let kind = ResourceType::from_type_url(&request.type_url);
+        let kind = kind.ok_or_else(|| broken(format!("a request of type {:?}", request.type_url)))?;
+        let names: BTreeSet<Arc<str>> = request.resource_names.iter().map(|name| name.as_str().into()).collect();
+        let is_distinct = names.len() == request.resource_names.len();
+        Invariant::Answers.holds(is_distinct, || format!("{kind}: a name twice in {:?}", request.resource_names))?;
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.opened.is_some()) else {
+            return Err(broken("a request on a stream that is not open".to_owned()));
+        };
+        let (plane, uri) = (stream.plane, self.rules.uri(stream.plane));
+        Invariant::Answers.holds(stream.sending.is_none(), || {
+            format!("{uri}: a second request although the first one has not left (P-23)")
+        })?;
+        let first_of_all = !std::mem::replace(&mut stream.greeted, true);
+        let node = request.node.as_ref().map(|node| node.id.as_str());
+        Invariant::Answers.holds(node == first_of_all.then_some("sim"), || {
+            format!("{uri}: the node is {node:?}, and this is the first request: {first_of_all} (P-16)")
+        })?;
+        let first = !stream.types.contains_key(&kind);
+        let asked = stream.types.entry(kind).or_default();
+        Invariant::Answers
+            .holds(!(first && names.is_empty()), || format!("{uri}: a wildcard request of {kind} (P-48)"))?;
+        let answered = asked.owed.pop_front();
+        let nonce = answered.as_ref().map_or(&asked.nonce, |response| &response.nonce);
+        Invariant::Answers.holds(request.response_nonce == *nonce, || {
+            format!("{uri}: {kind} with nonce {:?}: expected {nonce:?} (P-30, P-35)", request.response_nonce)
+        })?;
+        let same_names = asked.names.keys().eq(&names);
+        let is_idle = !first && answered.is_none() && same_names && request.version_info == asked.version;
+        Invariant::Answers.holds(!is_idle, || format!("{uri}: a request of {kind} that says nothing new (P-28)"))?;
+        let answer = answered.clone();
+        let faulty: Vec<_> = answer.iter().flat_map(|response| response.faulty()).collect();
+        let error = request.error_detail.as_ref().map(|error| error.message.as_str());
+        Invariant::Answers.holds(error.is_some() == !faulty.is_empty(), || {
+            format!("{uri}: {kind} is rejected with {error:?}, and has {} faults (P-38, P-39)", faulty.len())
+        })?;
+        let unnamed = faulty.iter().find(|told| !error.unwrap_or_default().contains(&*told.key.name));
+        Invariant::Answers.holds(unnamed.is_none() || faulty.len() > 8, || {
+            format!("{uri}: the NACK of {kind} does not name {:?}", unnamed.map(|told| &told.key.name))
+        })?;
+        for name in &names {
+            asked.names.entry(name.clone()).or_insert(None);
+        }
+        asked.names.retain(|name, _| {
+            let stays = names.contains(name);
+            if !stays {
+                stream.words.remove(&ResourceKey { resource_type: kind, name: name.clone() });
+            }
+            stays
+        });
+        asked.version.clone_from(&request.version_info);
+        stream.sending = Some(kind);
+        // What is accepted may be acknowledged by its own version, although a newer one was accepted since.
+        let is_own = answered.is_some_and(|answered| *answered.version == *request.version_info && faulty.is_empty());
+        if is_own && self.planes[plane].accepted.contains_key(&kind) {
+            return Ok(());
+        }
+        self.check_version(plane, kind, &request.version_info, &names, first)
+    }
+
+    /// Only what we have may be told, so that the server need not send it again; and that is told.
+    fn check_version(
+        &mut self,
+        plane: usize,
+        kind: ResourceType,
+        version: &str,
+        names: &BTreeSet<Arc<str>>,
+        first: bool,
+    ) -> Result<(), Violation> {
+        let uri = self.rules.uri(plane);
+        let accepted = self.planes[plane].accepted.get(&kind);
+        if !version.is_empty() {
+            Invariant::Versions.holds(accepted.is_some_and(|accepted| **accepted == *version), || {
+                format!(
+                    "{uri} is told version {version:?} of {kind}: the last one taken from it is {accepted:?} (P-29)"
+                )
+            })?;
+        }
+        let entry = |name: &Arc<str>| self.entries.get(&ResourceKey { resource_type: kind, name: name.clone() });
+        let is_ours = |name: &Arc<str>| {
+            entry(name).is_some_and(|entry| entry.held.as_ref().is_some_and(|held| held.plane == plane))
+        };
+        let foreign = names.iter().find(|name| !is_ours(name));
+        if first && let (false, Some(name)) = (version.is_empty(), foreign) {
+            let what = format!("{uri} is told version {version:?} of {kind}, and {name} is not held from it");
+            return Err(Invariant::Versions.broken(what));
+        }
+        let leads = |name: &Arc<str>| {
+            let key = ResourceKey { resource_type: kind, name: name.clone() };
+            self.in_charge_of(&key) == Some(plane)
+        };
+        let is_current =
+            first && foreign.is_none() && names.iter().all(leads) && !self.planes[plane].lost_some.contains(&kind);
+        Invariant::Versions
+            .holds(!(version.is_empty() && is_current && accepted.is_some() && !names.is_empty()), || {
+                format!("{uri} is not told that we have its version {accepted:?} of {kind} (P-32)")
+            })?;
+        if version.is_empty() {
+            self.planes[plane].accepted.remove(&kind);
+        }
+        Ok(())
+    }
+
+    /// The request left.
+    pub(crate) fn sent(&mut self, now: Time, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(kind) = stream.sending.take() else { return };
+        let moment = stream.moment(now);
+        stream.first_sent.get_or_insert(now);
+        stream.last_sent = Some(moment);
+        let names = stream.types.get_mut(&kind).into_iter().flat_map(|asked| asked.names.values_mut());
+        names.for_each(|since| *since = since.or(Some(moment)));
+    }
+
+    /// A sign of life is asked for.
+    pub(crate) fn probe(&mut self, now: Time, id: StreamId, call: bool) -> Result<(), Violation> {
+        let Some(stream) = self.streams.get(&id).filter(|stream| stream.opened.is_some()) else {
+            return Err(Invariant::Life.broken("a sign of life is asked for on a stream that is not open"));
+        };
+        let (has_next, moment) = (self.has_next(stream.plane), stream.moment(now));
+        Invariant::Life.holds(call == has_next, || {
+            format!("{} is asked for an answer: {call}, and another is next: {has_next}", self.rules.uri(stream.plane))
+        })?;
+        let is_awaited = |key: &&ResourceKey| {
+            let entry = self.entries.get(key);
+            let is_from_it = |held: &super::record::Held| held.plane == stream.plane;
+            stream.asked_at(key).is_some() && entry.is_some_and(|entry| !entry.held.as_ref().is_some_and(is_from_it))
+        };
+        let reason = self.planes[stream.plane].down
+            || stream.last_sent.is_none()
+            || stream.sending.is_some()
+            || self.in_charge_of_any(stream.plane).is_none()
+            || self.entries.keys().any(|key| is_awaited(&key));
+        Invariant::Life.holds(reason, || {
+            format!("{} is asked for a sign of life and owes nothing", self.rules.uri(stream.plane))
+        })?;
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.probed = Some(moment);
+        }
+        Ok(())
+    }
+
+    fn in_charge_of_any(&self, plane: usize) -> Option<&mainstay_xds::name::AuthorityKey> {
+        self.charges.keys().find(|authority| self.in_charge(authority) == Some(plane))
+    }
+
+    /// A response reaches the client, on a stream that it has open.
+    pub(crate) fn delivered(&mut self, id: StreamId, response: &Arc<Response>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(asked) = stream.types.get_mut(&response.resource_type) else { return };
+        stream.answered = true;
+        stream.data += 1;
+        asked.nonce.clone_from(&response.nonce);
+        asked.owed.push_back(response.clone());
+        stream.inbox.push_back(response.clone());
+    }
+
+    /// Once a stream is quiet, everything is answered, and the names on the wire are the names that are watched.
+    pub(super) fn check_wire(&self, view: &View<'_>) -> Result<(), Violation> {
+        for id in view.quiet.keys() {
+            let Some(stream) = self.streams.get(id) else { continue };
+            let uri = self.rules.uri(stream.plane);
+            let mut wanted: BTreeMap<ResourceType, BTreeSet<&Arc<str>>> = BTreeMap::new();
+            for (key, _) in self.entries.iter().filter(|(_, entry)| entry.watched) {
+                let Some(authority) = self.rules.authority_of(key) else { continue };
+                let place = self.charges.get(authority).map_or(0, |charge| charge.place);
+                if self.rules.servers_of(authority)[..=place].contains(&stream.plane) {
+                    wanted.entry(key.resource_type).or_default().insert(&key.name);
+                }
+            }
+            for kind in ResourceType::ALL {
+                let asked = stream.types.get(&kind);
+                let owed = asked.and_then(|asked| asked.owed.front());
+                Invariant::Answers.holds(owed.is_none(), || {
+                    format!("{uri}: response {:?} of {kind} was never answered (P-35)", owed.map(|owed| &owed.nonce))
+                })?;
+                let names: BTreeSet<_> = asked.into_iter().flat_map(|asked| asked.names.keys()).collect();
+                let wanted = wanted.remove(&kind).unwrap_or_default();
+                Invariant::Names.holds(names == wanted, || {
+                    format!("{uri} was asked for {kind} {names:?}, and {wanted:?} are watched")
+                })?;
+            }
+            let unread = stream.inbox.front();
+            Invariant::Answers.holds(unread.is_none(), || {
+                format!("{uri}: nothing was made of a response of {:?}", unread.map(|unread| unread.resource_type))
+            })?;
+        }
+        Ok(())
+    }
+}
