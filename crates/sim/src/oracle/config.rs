@@ -26,6 +26,8 @@ pub(crate) struct ConfigOracle {
     /// The hosts that may be looked up.
     hosts: BTreeSet<String>,
     subscribed: BTreeSet<String>,
+    /// Somebody once subscribed: what that left goes with the next change.
+    was_subscribed: bool,
     /// The newest Listener and routes that fit together.
     unit: Option<Unit>,
     before: Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
@@ -48,6 +50,7 @@ impl ConfigOracle {
             lookups: Lookups::new(),
             hosts: BTreeSet::new(),
             subscribed: BTreeSet::new(),
+            was_subscribed: false,
             unit: None,
             before: None,
             picture: None,
@@ -71,6 +74,7 @@ impl ConfigOracle {
     /// Somebody subscribes to a cluster, or does not any more.
     pub(crate) fn subscribed(&mut self, clusters: BTreeSet<String>) {
         self.subscribed = clusters;
+        self.was_subscribed = true;
         self.changed = true;
     }
 
@@ -241,7 +245,7 @@ impl ConfigOracle {
             recent.any(|picture| picture.parts.contains_key(name))
         };
         let is_new = !self.picture.as_ref().is_some_and(|before| Arc::ptr_eq(before, picture));
-        let may_stay = is_new || !self.subscribed.is_empty();
+        let may_stay = is_new || self.was_subscribed;
         let extra = |name: &String| warm(name) || self.subscribed.contains(name) || (was(name) && may_stay);
         let missing = expected.parts.iter().find(|(name, part)| picture.parts.get(*name) != Some(part));
         let superfluous = picture

@@ -134,7 +134,7 @@ impl Oracle {
         let answer = answered.clone();
         let faulty: Vec<_> = answer.iter().flat_map(|response| response.faulty()).collect();
         let error = request.error_detail.as_ref().map(|error| error.message.as_str());
-        Invariant::Answers.holds(error.is_some() == !faulty.is_empty(), || {
+        Invariant::Answers.holds(error.is_some() != faulty.is_empty(), || {
             format!("{uri}: {kind} is rejected with {error:?}, and has {} faults (P-38, P-39)", faulty.len())
         })?;
         let unnamed = faulty.iter().find(|told| !error.unwrap_or_default().contains(&*told.key.name));
