@@ -79,6 +79,27 @@ impl Copy {
         Ok(())
     }
 
+    /// Keys of mutants that did not compile in the last runs.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(crate) fn refused(&self) -> io::Result<BTreeSet<String>> {
+        match std::fs::read_to_string(self.build.with_file_name("refused")) {
+            Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Remembers them.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(crate) fn refuse(&self, keys: &BTreeSet<String>) -> io::Result<()> {
+        let lines: Vec<&str> = keys.iter().map(String::as_str).collect();
+        std::fs::write(self.build.with_file_name("refused"), lines.join("\n"))
+    }
+
     /// Builds what the arguments of cargo name.
     ///
     /// # Errors

@@ -91,7 +91,7 @@ fn run(flags: &Flags) -> io::Result<()> {
     let reasons = Reasons::read(&std::fs::read_to_string(root.join(REASONS))?);
     let table = Table::read(&std::fs::read_to_string(root.join(&flags.table)).unwrap_or_default());
     if flags.page {
-        return write_page(&root, &table, &reasons);
+        return write_page(&root.join(&flags.table), &table, &reasons);
     }
     let all = sources(&root)?;
     let order = sample::order(&all, flags.seed);
@@ -119,7 +119,8 @@ fn run(flags: &Flags) -> io::Result<()> {
     let mut copy = Copy::new(&root);
     let (unit, sim) = build(&mut copy, flags, &all, &mut chosen)?;
     println!("{} mutants of {} in the copy", chosen.len(), all.len());
-    let work = root.join("target/mutants/work");
+    // Outside of the sources: proptest would write there what it found, and have the next mutant judged by it.
+    let work = std::env::temp_dir().join(format!("mainstay-mutants-{}", std::process::id()));
     let unit = unit.map(|programs| Judge::new(programs, &work)).transpose()?;
     let sim = sim.map(|programs| Judge::new(programs, &work)).transpose()?;
     for (name, judge) in [("unit tests", &unit), ("simulator", &sim)] {
@@ -165,8 +166,9 @@ fn run(flags: &Flags) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    std::fs::write(path, table.text())?;
-    write_page(&root, &table, &reasons)
+    std::fs::write(&path, table.text())?;
+    std::fs::remove_dir_all(work)?;
+    write_page(&path, &table, &reasons)
 }
 
 impl Flags {
@@ -179,8 +181,13 @@ impl Flags {
     }
 
     fn about(&self, root: &Path, places: usize) -> Vec<(String, String)> {
-        let git = Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(root).output();
-        let commit = git.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+        let git = |arguments: &[&str]| {
+            let output = Command::new("git").args(arguments).current_dir(root).output();
+            output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+        };
+        let changed = git(&["status", "--porcelain", "crates/xds", "crates/lb", "crates/sim"]);
+        let changes = if changed.is_empty() { "" } else { ", and changes" };
+        let commit = format!("{}{changes}", git(&["rev-parse", "--short", "HEAD"]));
         let command = format!(
             "`cargo run -p mainstay-mutants -- --sample {} --seed {} --seeds {} --states {}`",
             self.sample, self.seed, self.seeds, self.states
@@ -208,10 +215,11 @@ type Programs = Option<Vec<Program>>;
 
 /// Builds the copy with so many of the chosen mutants as are wanted, without those that do not compile.
 fn build(copy: &mut Copy, flags: &Flags, all: &[Mutant], chosen: &mut Vec<u32>) -> io::Result<(Programs, Programs)> {
+    let mut refused = copy.refused()?;
+    chosen.retain(|number| !refused.contains(&all[*number as usize].key()));
+    let mut spare = chosen.split_off(chosen.len().min(flags.sample + flags.sample / 6));
     loop {
-        // A few more than wanted, as some will not compile.
-        let tried = &chosen[..chosen.len().min(flags.sample + flags.sample / 6)];
-        let tried: Vec<_> = tried.iter().map(|number| (*number, &all[*number as usize])).collect();
+        let tried: Vec<_> = chosen.iter().map(|number| (*number, &all[*number as usize])).collect();
         copy.write(&tried)?;
         let mut programs = (None, None);
         let mut blamed = BTreeSet::new();
@@ -241,6 +249,13 @@ fn build(copy: &mut Copy, flags: &Flags, all: &[Mutant], chosen: &mut Vec<u32>) 
         }
         println!("{} mutants do not compile: without them", blamed.len());
         chosen.retain(|number| !blamed.contains(number));
+        refused.extend(blamed.into_iter().map(|number| all[number as usize].key()));
+        copy.refuse(&refused)?;
+        // Others take their place only if too few are left: each that comes in has its crate compiled again.
+        if chosen.len() < flags.sample {
+            let more = spare.len().min(flags.sample - chosen.len() + 5);
+            chosen.extend(spare.drain(..more));
+        }
     }
 }
 
@@ -264,9 +279,9 @@ fn is_test(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("/testbed.rs")
 }
 
-fn write_page(root: &Path, table: &Table, reasons: &Reasons) -> io::Result<()> {
-    std::fs::create_dir_all(root.join("docs"))?;
-    std::fs::write(root.join("docs/mutants.md"), page::page(table, reasons))?;
+/// Writes the page beside its table.
+fn write_page(table_path: &Path, table: &Table, reasons: &Reasons) -> io::Result<()> {
+    std::fs::write(table_path.with_extension("md"), page::page(table, reasons))?;
     for key in reasons.unused(table) {
         println!("a reason for nothing: {key}");
     }
