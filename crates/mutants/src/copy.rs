@@ -201,7 +201,8 @@ pub(crate) fn from_root(root: &Path, file: &Path) -> String {
     parts.map(|part| part.as_os_str().to_string_lossy().into_owned()).collect::<Vec<_>>().join("/")
 }
 
-/// The manifest of the workspace for the copy: its own members, and no lints, as mutants are not meant to please them.
+/// The manifest of the workspace for the copy: its own members, no lints, as mutants are not meant to please them, and
+/// what is quick to build, as most mutants are noticed at once.
 fn workspace(manifest: &str) -> String {
     let mut text = String::new();
     let mut in_lints = false;
@@ -213,6 +214,8 @@ fn workspace(manifest: &str) -> String {
             _ if in_lints => {}
             _ if line.starts_with("members = ") => text.push_str("members = [\"crates/*\"]\n"),
             _ if line.starts_with("exclude = ") => {}
+            _ if line.starts_with("debug = \"line-tables-only\"") => text.push_str("debug = false\n"),
+            _ if line.starts_with("opt-level = 3") => text.push_str("opt-level = 1\n"),
             _ => text.extend([line, "\n"]),
         }
     }

@@ -1,12 +1,12 @@
 //! Looks for anything that does not hold, and says what and where: `notice SEEDS STATES`.
 //!
-//! What once went wrong comes first, then the worlds of so many seeds, then so many states of each small world. It ends
+//! Stories and what once went wrong come first, then the worlds of so many seeds, then so many states of each small world. It ends
 //! at the first violation. `mainstay-mutants` runs it with one deliberate error after the other in the cores.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use mainstay_sim::{Failure, Search, replay_line, small, swarm};
+use mainstay_sim::{Failure, STORIES, Search, regressions, replay_line, small, swarm};
 
 fn main() -> ExitCode {
     let mut numbers = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));
@@ -23,8 +23,11 @@ fn main() -> ExitCode {
 
 /// Writes a line for each thing that was looked at, so that one can see that it goes on.
 fn look(seeds: u64, states: usize) -> Result<(), String> {
-    let lines = include_str!("../tests/regressions.txt").lines();
-    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    for (name, tell) in STORIES {
+        tell().map_err(|violation| format!("{:?} in the story {name:?}", violation.invariant))?;
+        println!("story {name}");
+    }
+    for line in regressions() {
         let name = line.split(':').next().unwrap_or(line);
         replay_line(line).map_err(|error| match error.downcast::<Failure>() {
             Ok(failure) => format!("{} in the case {name}", what(&failure)),
