@@ -59,6 +59,9 @@ struct Flags {
     /// How many seeds the simulator has.
     #[arg(long, default_value_t = 1_000)]
     seeds: u64,
+    /// A seed that the simulator leaves out: something does not hold in its world even without a mutant.
+    #[arg(long, value_name = "SEED")]
+    without: Vec<u64>,
     /// How many states of each small world the simulator visits.
     #[arg(long, default_value_t = 5_000)]
     states: usize,
@@ -236,7 +239,8 @@ fn build(copy: &mut Copy, flags: &Flags, all: &[Mutant], chosen: &mut Vec<u32>) 
         if blamed.is_empty() && flags.runs(Which::Sim) {
             match copy.build(&["build", "-p", "mainstay-sim", "--example", "notice"])? {
                 Built::Executables(found) => {
-                    let arguments = vec![flags.seeds.to_string(), flags.states.to_string()];
+                    let numbers = [flags.seeds, flags.states as u64].into_iter().chain(flags.without.iter().copied());
+                    let arguments: Vec<String> = numbers.map(|number| number.to_string()).collect();
                     let program = |path| Program { path, arguments: arguments.clone() };
                     programs.1 = Some(found.into_values().map(program).collect());
                 }
