@@ -8,7 +8,7 @@ use mainstay_xds::resource::endpoint::{Endpoint, EndpointNames};
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
 use mainstay_xds::resource::route::{HashPolicy, HashSource, Route, RouteAction};
 
-use crate::Chosen;
+use crate::{Chosen, Outlook};
 use crate::testbed::{World, aggregate, dns, edit_endpoints, edit_locality, eds, route, routed, with_policy};
 
 #[test]
@@ -24,6 +24,21 @@ fn nothing_is_connected_to_before_a_request_needs_it() {
     world.ready(port);
     assert_eq!(world.rpc_of("u"), format!("send {port}"), "L-116");
     assert_eq!(world.log(), "", "L-116: no other endpoint");
+}
+
+/// The channel is READY as soon as one endpoint is (L-114), whatever became of the others.
+#[test]
+fn a_ring_is_as_good_as_its_best_endpoint() {
+    let mut world = ring("a=1,2");
+    assert_eq!(world.snapshot.outlook(), Outlook::Wait, "L-114: IDLE, and an RPC would connect");
+    let (first, _) = first_of(&mut world, "u");
+    world.fail(first);
+    let second = port_of(&world.log());
+    assert_eq!(world.snapshot.outlook(), Outlook::Wait, "L-114: one failed, one connects");
+    world.ready(second);
+    assert_eq!(world.snapshot.outlook(), Outlook::Send, "L-114");
+    world.fail(second);
+    assert_eq!(world.snapshot.outlook(), Outlook::Fail, "L-114: both failed");
 }
 
 #[test]
