@@ -218,9 +218,7 @@ impl XdsClient {
             // P-50: of what never came, the timer decides.
             let Some(held) = entry.cached.held() else { continue };
             let is_own = held.server == server;
-            if self.authorities[entry.authority.0].active() != Some(server)
-                || present.contains_key(name)
-            {
+            if self.authorities[entry.authority.0].active() != Some(server) || present.contains_key(name) {
                 continue;
             }
             let key = ResourceKey { resource_type, name: name.clone() };
