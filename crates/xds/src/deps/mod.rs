@@ -6,6 +6,7 @@
 //!
 //! - a Listener and its routes are one unit, and a new unit waits until all its clusters are there;
 //! - what is in force stays subscribed, and follows its clusters and endpoints, until what is new replaces it;
+//! - what only the one in force needs is not taken away meanwhile, though a server may delete it;
 //! - trouble with servers completes nothing new as long as something is in force;
 //! - inside one authority everything is from one server, as long as the switch between two takes no
 //!   longer than a bound;
@@ -454,9 +455,9 @@ impl DependencyManager {
         if let Some(error) = &self.failure {
             let failed = Some(Err(error.clone()));
             if self.in_force != failed {
-                self.graph.let_errors_through();
                 self.in_force = failed;
                 self.out.push_back(Action::Publish(Err(error.clone())));
+                self.with_graph(|graph, cx, out| graph.put_out_of_force(cx, out));
             }
             return;
         }
