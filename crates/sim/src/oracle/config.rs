@@ -39,6 +39,8 @@ pub(crate) struct ConfigOracle {
     recent: Vec<(Time, BTreeSet<ResourceKey>, Option<Arc<Picture>>)>,
     /// Since when a new configuration is complete, but a mixture.
     mixed_since: Option<Time>,
+    /// When the switch began that led to a mixture. Servers that come and go meanwhile do not make it last longer.
+    mixed_by: Option<Time>,
     changed: bool,
 }
 
@@ -57,6 +59,7 @@ impl ConfigOracle {
             needs: BTreeSet::new(),
             recent: Vec::new(),
             mixed_since: None,
+            mixed_by: None,
             changed: true,
         }
     }
@@ -150,21 +153,26 @@ impl ConfigOracle {
         if let Some(expected) = complete.filter(|_| !mixed) {
             return self.compare(expected, &made.optional, false, shown, picture);
         }
-        if let (Some(expected), Some(since)) = (complete, self.mixed_since) {
-            let mixed = made.sources.iter().filter(|(_, planes)| planes.len() > 1);
-            let switches: Vec<_> = mixed.filter_map(|(authority, _)| oracle.switched_at(authority)).collect();
-            let first = switches.iter().copied().min().unwrap_or(since);
-            let last = switches.iter().copied().max().unwrap_or(since);
-            let in_force = self.compare(expected, &made.optional, true, shown, picture);
-            if in_force.is_ok() {
-                let is_old = self.picture.as_ref().zip(picture).is_some_and(|(before, now)| Arc::ptr_eq(before, now));
-                let was_mixed = matches!(&self.before, Some(Ok(before)) if before.mixed_sources);
-                return Invariant::Config.holds(is_old || was_mixed || view.now.since(first) >= self.bound, || {
-                    "a mixture of servers is in force before the bound".to_owned()
-                });
-            }
-            if view.now.since(since.max(last)) > self.bound && !oracle.is_asleep() {
-                return in_force;
+        let switches = made.sources.iter().filter(|(_, planes)| planes.len() > 1);
+        let first = switches.filter_map(|(authority, _)| oracle.switched_at(authority)).min();
+        self.mixed_by = first.map(|first| self.mixed_by.unwrap_or(first));
+        if let Some(expected) = complete
+            && self.compare(expected, &made.optional, true, shown, picture).is_ok()
+        {
+            let is_old = self.picture.as_ref().zip(picture).is_some_and(|(before, now)| Arc::ptr_eq(before, now));
+            let was_mixed = matches!(&self.before, Some(Ok(before)) if before.mixed_sources);
+            let is_due = self.mixed_by.is_none_or(|by| view.now.since(by) >= self.bound);
+            return Invariant::Config.holds(is_old || was_mixed || is_due, || {
+                "a mixture of servers is in force before the bound".to_owned()
+            });
+        }
+        // A mixture that is complete is not held back for ever.
+        let limit = 2 * self.bound;
+        let is_late = self.mixed_since.is_some_and(|since| view.now.since(since) > limit) && !oracle.is_asleep();
+        if let Some(expected) = complete.filter(|_| is_late) {
+            let is_marked = matches!(shown, Some(Ok(config)) if config.mixed_sources);
+            if !is_marked {
+                return self.compare(expected, &made.optional, true, shown, picture);
             }
         }
         // Something is awaited, or of more than one server: what was in force stays.
@@ -245,8 +253,8 @@ impl ConfigOracle {
             recent.any(|picture| picture.parts.contains_key(name))
         };
         let is_new = !self.picture.as_ref().is_some_and(|before| Arc::ptr_eq(before, picture));
-        let may_stay = is_new || self.was_subscribed;
-        let extra = |name: &String| warm(name) || self.subscribed.contains(name) || (was(name) && may_stay);
+        // What somebody subscribes to brings along all that is below it.
+        let extra = |name: &String| warm(name) || self.was_subscribed || (was(name) && is_new);
         let missing = expected.parts.iter().find(|(name, part)| picture.parts.get(*name) != Some(part));
         let superfluous = picture
             .parts
