@@ -21,6 +21,8 @@ pub(crate) struct Judge {
 
 /// A program with its arguments. It writes a line for each thing that it has looked at.
 pub(crate) struct Program {
+    /// The package that it is of.
+    pub(crate) package: String,
     pub(crate) path: PathBuf,
     pub(crate) arguments: Vec<String>,
 }
@@ -72,15 +74,16 @@ impl Judge {
         self.patience
     }
 
-    /// Judges one mutant.
+    /// Judges one mutant, first by programs of the package that it is in: most are noticed there.
     ///
     /// # Errors
     /// If a program does not run.
-    pub(crate) fn judge(&self, number: u32) -> io::Result<Verdict> {
+    pub(crate) fn judge(&self, number: u32, package: &str) -> io::Result<Verdict> {
         if !self.reaches(number) {
             return Ok(Verdict::Unreached);
         }
-        for program in &self.programs {
+        let (own, others): (Vec<_>, Vec<_>) = self.programs.iter().partition(|program| program.package == package);
+        for program in own.into_iter().chain(others) {
             let (verdict, _) = self.run(program, ("MUTANT", number.to_string()))?;
             if verdict != Verdict::Survived {
                 return Ok(verdict);

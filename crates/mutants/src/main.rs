@@ -147,7 +147,7 @@ fn run(flags: &Flags) -> io::Result<()> {
                 let mut new = row.lock().expect("no worker panics").clone();
                 for (judge, verdict) in [(&unit, &mut new.unit), (&sim, &mut new.sim)] {
                     if let Some(judge) = judge {
-                        *verdict = judge.judge(*number)?;
+                        *verdict = judge.judge(*number, all[*number as usize].package())?;
                     }
                 }
                 println!("{}:{} {}\n    unit tests {}; simulator {}", new.file, new.line, new.what, new.unit, new.sim);
@@ -230,8 +230,8 @@ fn build(copy: &mut Copy, flags: &Flags, all: &[Mutant], chosen: &mut Vec<u32>) 
             match copy.build(&["test", "--no-run", "-p", "mainstay-xds", "-p", "mainstay-lb", "--lib"])? {
                 Built::Executables(found) => {
                     let arguments = || vec!["--test-threads=1".to_owned()];
-                    let program = |path| Program { path, arguments: arguments() };
-                    programs.0 = Some(found.into_values().map(program).collect());
+                    let program = |(package, path)| Program { package, path, arguments: arguments() };
+                    programs.0 = Some(found.into_iter().map(program).collect());
                 }
                 Built::Blamed(numbers) => blamed.extend(numbers),
             }
@@ -241,8 +241,8 @@ fn build(copy: &mut Copy, flags: &Flags, all: &[Mutant], chosen: &mut Vec<u32>) 
                 Built::Executables(found) => {
                     let numbers = [flags.seeds, flags.states as u64].into_iter().chain(flags.without.iter().copied());
                     let arguments: Vec<String> = numbers.map(|number| number.to_string()).collect();
-                    let program = |path| Program { path, arguments: arguments.clone() };
-                    programs.1 = Some(found.into_values().map(program).collect());
+                    let program = |(package, path)| Program { package, path, arguments: arguments.clone() };
+                    programs.1 = Some(found.into_iter().map(program).collect());
                 }
                 Built::Blamed(numbers) => blamed.extend(numbers),
             }

@@ -67,6 +67,11 @@ impl Mutant {
         format!("{} {}: {}{nth}", self.file, self.within, self.what)
     }
 
+    /// The package that it is in.
+    pub(crate) fn package(&self) -> &'static str {
+        if self.file.starts_with("crates/xds/") { "mainstay-xds" } else { "mainstay-lb" }
+    }
+
     /// Its place in the order of a seed. What else there is has no influence on it.
     pub(crate) fn rank(&self, seed: u64) -> u64 {
         xxh64(self.key().as_bytes(), seed)
