@@ -1,7 +1,6 @@
 //! What the control plane says about security is followed, refused, or told: never passed over in silence.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
