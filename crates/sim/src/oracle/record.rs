@@ -26,6 +26,9 @@ pub(crate) struct Entry {
     pub(crate) word: Word,
     /// Nobody watched it for a moment: whether it was forgotten is up to the client.
     doubtful: bool,
+    /// The value of another server, which the one in charge left out: whether it was asked for it in time is up to the
+    /// client to say (P-50).
+    left_out: Option<Held>,
     /// That there is none was told last, and whether by the word of a server. It cannot be called off but by a value.
     told: Option<bool>,
 }
@@ -250,6 +253,9 @@ impl Oracle {
             return; // A53: not a word about it.
         }
         let drops = old_rules || features.fail_on_data_errors;
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.left_out = entry.held.clone().filter(|held| held.plane != plane);
+        }
         if let Some(stream) = self.streams.values_mut().find(|stream| stream.plane == plane) {
             stream.words.insert(key.clone(), Word::Gone { plane });
         }
@@ -377,6 +383,16 @@ impl Oracle {
             let Some(entry) = self.entries.get_mut(key) else { continue };
             if std::mem::take(&mut entry.doubtful) && shown.is_none() && entry.state() != status.state {
                 *entry = Entry { watched: true, ..Entry::default() }; // Forgotten in between.
+            }
+            if let Some(left_out) = entry.left_out.take()
+                && status.state == ResourceState::Acked
+            {
+                (entry.held, entry.word) = (Some(left_out), Word::Good);
+                for stream in self.streams.values_mut() {
+                    if matches!(stream.words.get(key), Some(Word::Gone { .. })) {
+                        stream.words.remove(key);
+                    }
+                }
             }
             // A server that takes over may have been silent about it for long enough already.
             let moved = self.rules.authority_of(key).is_some_and(|authority| self.moved.contains(authority));
