@@ -180,6 +180,11 @@ impl Graph {
         self.shrunk |= old.len() + added.len() > self.roots[origin as usize].len();
         // A root is visible, also one that was known below an aggregate that waits.
         self.view_stale |= origin != Origin::Newest && !added.is_empty();
+        if old != self.roots[origin as usize] {
+            // What waited to be replaced may have nothing to wait for.
+            let waiting = self.nodes.iter().filter(|(_, node)| !node.settled);
+            self.unbuilt.extend(waiting.map(|(name, _)| name.clone()));
+        }
         for root in added {
             self.reach(cx, origin, root, 1, out);
         }

@@ -50,6 +50,18 @@ impl Graph {
         }))
     }
 
+    /// Makes an aggregate in force that waits for something below it hold on to the leaves that it lists: what is below
+    /// may name others.
+    pub(super) fn hold_leaves(&mut self, cx: &Context<'_>, name: &Arc<str>) {
+        let Some(node) = self.nodes.get_mut(name).filter(|node| node.visible && node.held.is_none()) else { return };
+        let Some(Ok(in_force)) = cx.in_force.and_then(|in_force| in_force.get(name)) else { return };
+        if let ClusterChildren::Aggregate(leaves) = &in_force.children {
+            node.held = Some(Box::new(Held::Leaves(leaves.clone())));
+            self.holding.insert(name.clone());
+            self.holds_stale = true;
+        }
+    }
+
     /// Finds out which collections the endpoints that `node` holds on to need now, and acquires them.
     pub(super) fn follow_held(
         &mut self,

@@ -75,11 +75,16 @@ impl Graph {
     }
 
     /// Whether a cluster is in use and only what is in force needs it: something newer is about to replace it. Whoever
-    /// takes it away meanwhile wants the newer one used, and not RPCs to fail before that is there (D-35).
+    /// takes it away meanwhile wants the newer one used, and not RPCs to fail before that is there (D-35). RPCs subscribe
+    /// to what they use: that counts only if no newer routes are awaited.
     fn is_outgoing(&self, cx: &Context<'_>, name: &str) -> bool {
         let Some(node) = self.nodes.get(name) else { return false };
         let is_in_use = cx.in_force.and_then(|in_force| in_force.get(name)).is_some_and(is_usable);
-        is_in_use && node.is_reached(Origin::InForce) && !node.is_reached(Origin::Newest)
+        let is_replaced = self.in_force != self.roots[Origin::Newest as usize];
+        is_in_use
+            && node.is_reached(Origin::InForce)
+            && !node.is_reached(Origin::Newest)
+            && (is_replaced || !node.is_reached(Origin::Subscriptions))
     }
 
     fn count_sources(&mut self, name: &str, newest: Vec<Source>, in_force: Vec<Source>) {

@@ -269,6 +269,22 @@ fn an_aggregate_that_its_own_old_leaf_leads_back_to_does_not_keep_itself() {
 }
 
 #[test]
+fn an_aggregate_that_waits_for_one_child_keeps_the_leaf_that_another_one_gives_up() {
+    let mut world = World::routed(&["top"]);
+    world.aggregate("top", &["a", "mid"]);
+    world.aggregate("mid", &["b"]);
+    for (name, host) in [("a", "192.0.2.1"), ("b", "192.0.2.2")] {
+        world.logical_dns(name, host);
+    }
+    world.eds("a");
+    world.take();
+    world.logical_dns("mid", "192.0.2.3");
+    assert_eq!(world.take(), "{a=80 b=80 mid=80 top>a,b}"); // top still waits for the endpoints of a
+    world.endpoints("a", &[1]);
+    assert_eq!(world.take(), "{a=1 mid=80 top>a,mid} -CDS b");
+}
+
+#[test]
 fn a_released_cluster_that_waits_is_not_in_force_when_it_is_subscribed_to_again() {
     let mut world = World::serving(&["s"]);
     world.subscribe("a");
@@ -397,6 +413,24 @@ fn a_cluster_that_was_taken_away_fails_once_nothing_replaces_it() {
     assert_eq!(held.take(), "{a! b=80} -EDS a");
     world.deny(LDS, "l");
     assert_eq!(world.take(), "error LDS l -EDS a");
+}
+
+#[test]
+fn a_leaf_that_a_subscribed_aggregate_still_names_is_taken_away_at_once() {
+    // No routes are awaited: nothing else would come in its place.
+    let mut world = World::routed(&[]);
+    world.subscribe("agg");
+    world.aggregate("agg", &["a"]);
+    world.eds("a");
+    world.endpoints("a", &[1]);
+    world.take();
+    world.together(|world| {
+        world.aggregate("agg", &["b", "a"]);
+        take_away(world, CDS, "a");
+    });
+    assert_eq!(world.take(), "+CDS b {a! agg>a} -EDS a");
+    world.logical_dns("b", "192.0.2.1");
+    assert_eq!(world.take(), "{a! agg>b b=80}");
 }
 
 #[test]
