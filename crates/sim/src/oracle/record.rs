@@ -252,7 +252,8 @@ impl Oracle {
         if old_rules && features.ignore_resource_deletion {
             return; // A53: not a word about it.
         }
-        let drops = old_rules || features.fail_on_data_errors;
+        // D-34: only what it gave itself.
+        let drops = (old_rules || features.fail_on_data_errors) && self.is_of(plane, key);
         if let Some(entry) = self.entries.get_mut(key) {
             entry.left_out = entry.held.clone().filter(|held| held.plane != plane);
         }
@@ -260,6 +261,11 @@ impl Oracle {
             stream.words.insert(key.clone(), Word::Gone { plane });
         }
         self.fail(key, Word::Gone { plane }, drops);
+    }
+
+    /// Whether the value that is held came from this server.
+    fn is_of(&self, plane: usize, key: &ResourceKey) -> bool {
+        self.entries.get(key).and_then(|entry| entry.held.as_ref()).is_some_and(|held| held.plane == plane)
     }
 
     /// What the server in charge said of a resource instead of sending it.
@@ -274,7 +280,9 @@ impl Oracle {
         let drops = match word {
             Word::Bad { .. } => self.rules.drops_data(plane),
             Word::Error { code, .. } => self.rules.drops_data(plane) && matches!(code, NOT_FOUND | PERMISSION_DENIED),
-            Word::Gone { .. } => self.rules.drops_data(plane) || !self.rules.guards.data_error_handling,
+            Word::Gone { .. } => {
+                self.is_of(plane, key) && (self.rules.drops_data(plane) || !self.rules.guards.data_error_handling)
+            }
             Word::Silence { .. } | Word::Nothing | Word::Good => false,
         };
         self.fail(key, word, drops);
