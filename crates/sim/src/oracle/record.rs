@@ -228,7 +228,7 @@ impl Oracle {
             let Some(entry) = self.entries.get_mut(&key) else { continue };
             if let Some(told) = told {
                 let before = entry.held.replace(Held { told: told.clone(), plane, version: response.version.clone() });
-                entry.word = Word::Good;
+                (entry.word, entry.left_out) = (Word::Good, None);
                 if let Some(before) = before.filter(|before| before.plane != plane) {
                     self.planes[before.plane].lost_some.insert(kind);
                 }
@@ -252,8 +252,7 @@ impl Oracle {
         if old_rules && features.ignore_resource_deletion {
             return; // A53: not a word about it.
         }
-        // D-34: only what it gave itself.
-        let drops = (old_rules || features.fail_on_data_errors) && self.is_of(plane, key);
+        let drops = old_rules || features.fail_on_data_errors;
         if let Some(entry) = self.entries.get_mut(key) {
             entry.left_out = entry.held.clone().filter(|held| held.plane != plane);
         }
@@ -261,11 +260,6 @@ impl Oracle {
             stream.words.insert(key.clone(), Word::Gone { plane });
         }
         self.fail(key, Word::Gone { plane }, drops);
-    }
-
-    /// Whether the value that is held came from this server.
-    fn is_of(&self, plane: usize, key: &ResourceKey) -> bool {
-        self.entries.get(key).and_then(|entry| entry.held.as_ref()).is_some_and(|held| held.plane == plane)
     }
 
     /// What the server in charge said of a resource instead of sending it.
@@ -280,9 +274,7 @@ impl Oracle {
         let drops = match word {
             Word::Bad { .. } => self.rules.drops_data(plane),
             Word::Error { code, .. } => self.rules.drops_data(plane) && matches!(code, NOT_FOUND | PERMISSION_DENIED),
-            Word::Gone { .. } => {
-                self.is_of(plane, key) && (self.rules.drops_data(plane) || !self.rules.guards.data_error_handling)
-            }
+            Word::Gone { .. } => self.rules.drops_data(plane) || !self.rules.guards.data_error_handling,
             Word::Silence { .. } | Word::Nothing | Word::Good => false,
         };
         self.fail(key, word, drops);

@@ -216,8 +216,9 @@ impl XdsClient {
         let mut deleted = Vec::new();
         for (name, entry) in self.cache.of_type_mut(resource_type) {
             // P-50: of what never came, the timer decides.
-            let Some(held) = entry.cached.held() else { continue };
-            let is_own = held.server == server;
+            if entry.cached.held().is_none() {
+                continue;
+            }
             if self.authorities[entry.authority.0].active() != Some(server) || present.contains_key(name) {
                 continue;
             }
@@ -239,12 +240,11 @@ impl XdsClient {
                 }
                 continue;
             }
-            deleted.push((key, is_own));
+            deleted.push(key);
         }
         let drops = !data_error_handling || self.fails_on_data_errors(server);
-        for (key, is_own) in deleted {
-            // D-34: a server takes away only what it gave. What another one gave is in use until it is replaced.
-            let effect = if drops && is_own { Effect::Drop } else { Effect::Ambient };
+        let effect = if drops { Effect::Drop } else { Effect::Ambient };
+        for key in deleted {
             self.hear(server, &key, ErrorKind::Deleted, effect, provenance.at);
         }
     }

@@ -466,11 +466,16 @@ impl DependencyManager {
             let clusters = unit.clusters();
             self.set_published_unit(unit);
             self.put_in_force(Some(clusters));
+            let [newest, in_force, ..] = &mut self.graph.sources;
+            in_force.take_up(newest);
             return self.publish(verdicts[Origin::Newest as usize]);
         }
         if has_config && self.may_publish(verdicts[Origin::InForce as usize]) {
             self.put_in_force(None);
-            self.publish(verdicts[Origin::InForce as usize]);
+            // What was held on to until now does not count any more.
+            let bound = self.settings.switch_timeout;
+            let verdict = self.graph.sources[Origin::InForce as usize].judge(self.now, bound);
+            self.publish(verdict);
         }
     }
 

@@ -514,48 +514,6 @@ fn names_that_only_the_fallback_server_has_count_as_deleted_after_recovery_c52()
 }
 
 #[test]
-fn what_another_server_had_sent_is_not_taken_away_by_one_that_leaves_it_out_d34() {
-    Setup::new(&["a", "b"]).features(|features| features.fail_on_data_errors = true).talk(
-        "
-        watch LDS l & watch CDS c
-          active a
-          open a 5 s
-        refuse a
-          active b
-          open b 20 s
-        up b
-          b> LDS - -: l +node
-          b> CDS - -: c
-        b< LDS 1 A: l:=r
-          b> LDS 1 A: l
-          w0 changed: r from b 1
-        b< CDS 1 A: c:=x
-          b> CDS 1 A: c
-          w1 changed: x from b 1
-        wait 1 s
-          open a 5 s
-        up a
-          a> LDS - -: l +node
-          a> CDS - -: c
-        a< LDS 1 A: l:=s
-          active a
-          a> LDS 1 A: l
-          close b
-          w0 changed: s from a 1
-        a< CDS 1 A:
-          a> CDS 1 A: c
-          w1 ambient: deleted on a
-        a< CDS 2 B: c:=y
-          a> CDS 2 B: c
-          w1 changed: y from a 2
-        a< CDS 3 C:
-          a> CDS 3 C: c
-          w1 failed: deleted on a
-        ",
-    );
-}
-
-#[test]
 fn a_name_that_the_recovered_server_was_not_asked_for_yet_is_not_deleted_by_its_response_p50() {
     Setup::new(&["a", "b"]).features(|features| features.fail_on_data_errors = true).talk(
         "
