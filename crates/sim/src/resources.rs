@@ -74,7 +74,7 @@ pub enum Spec {
         /// See [`Spec`].
         mark: u32,
     },
-    /// A RouteConfiguration; [`route`] tells where RPCs go.
+    /// A RouteConfiguration; `route` tells where RPCs go.
     Routes {
         /// The clusters.
         clusters: Vec<String>,
@@ -121,7 +121,7 @@ pub enum Spec {
 /// Where the endpoints of a priority are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// Here, in one locality: backend `n` has the address 10.0.x.y, port 80. Those from [`SICK`] on are unhealthy.
+    /// Here, in one locality: backend `n` has the address 10.0.x.y, port 80. Those from `SICK` on are unhealthy.
     Here(Vec<u16>),
     /// Here, in several localities with these weights.
     Spread(Vec<(u32, Vec<u16>)>),
