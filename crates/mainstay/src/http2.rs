@@ -182,10 +182,10 @@ async fn maybe_secure(
 
 /// Bytes that a dead network swallows are noticed under load, without any ping (A18).
 fn bound_silence(stream: &TcpStream, user_timeout: Duration) -> io::Result<()> {
-    if cfg!(target_os = "linux") {
-        #[cfg(target_os = "linux")]
-        socket2::SockRef::from(stream).set_tcp_user_timeout(Some(user_timeout))?;
-    }
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(stream).set_tcp_user_timeout(Some(user_timeout))?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = (stream, user_timeout);
     Ok(())
 }
 
@@ -562,7 +562,6 @@ impl hyper::rt::Write for Io {
 const PING: [u8; 17] = *b"\0\0\x08\x06\0\0\0\0\0mainstay";
 
 /// As long as gRPC waits for the answer to a ping by default.
-#[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
