@@ -52,9 +52,9 @@ impl Reasons {
         self.0.get(&row.key()).or_else(of_file).map(String::as_str)
     }
 
-    /// Whether nothing could notice the mutant.
+    /// Whether nothing could notice the mutant, and nothing did.
     pub(crate) fn is_equivalent(&self, row: &Row) -> bool {
-        self.0.get(&row.key()).is_some_and(|reason| reason.starts_with("equivalent:"))
+        !row.is_noticed() && self.0.get(&row.key()).is_some_and(|reason| reason.starts_with("equivalent:"))
     }
 
     /// Reasons for mutants that are not in the table, or were noticed by all.
