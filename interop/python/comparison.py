@@ -21,6 +21,7 @@ from world import (
     eventually,
     expect,
     free_port,
+    node_of,
 )
 
 TARGET = "xds:///listener_0"
@@ -38,26 +39,29 @@ class Script:
         self.a, self.b = world.backend("a"), world.backend("b")
         self.dead = f"127.0.0.1:{free_port()}"
         self.control_plane = MainstayControlPlane(world)
-        self.bootstrap = world.bootstrap([self.control_plane.port])
         self.clients: list[Client] = []
 
     def play(self) -> dict[str, dict[str, str]]:
         self.control_plane.serve(self.plain())
         self.control_plane.start()
-        self.clients = [Client(self.world, kind, TARGET, self.bootstrap, A88) for kind in CLIENTS]
+        self.clients = [self.client(kind) for kind in CLIENTS]
         results: dict[str, dict[str, str]] = {}
         self.back_to_plain({})
         for name, change in SCENARIOS.items():
             resources = copy.deepcopy(self.plain())
             change(self, Resources(resources))
             since = time.monotonic()
-            self.control_plane.serve(resources)
+            self.control_plane.serve_now(resources)
             row = results[name] = {}
             for client in self.clients:
                 expected = None if (name, client.kind) in differences.RULES else row.get(differences.OURS)
                 row[client.kind] = self.seen_at_last(client, since, expected)
             self.back_to_plain(results[name])
         return results
+
+    def client(self, kind: str) -> Client:
+        bootstrap = self.world.bootstrap([self.control_plane.port], node=node_of(kind))
+        return Client(self.world, kind, TARGET, bootstrap, A88)
 
     def back_to_plain(self, row: dict[str, str]) -> None:
         """Until every client is back. One that does not recover is noted, and replaced."""
@@ -69,7 +73,7 @@ class Script:
             except Red:
                 row[client.kind] = f"{row.get(client.kind, '')} (and does not recover)"
                 client.process.kill()
-                self.clients[index] = Client(self.world, client.kind, TARGET, self.bootstrap, A88)
+                self.clients[index] = self.client(client.kind)
                 self.clients[index].settles_on("a", time.monotonic(), within=20)
 
     def plain(self) -> list[dict]:
@@ -100,9 +104,11 @@ class Script:
             last = set(eventually(settled, within=12, every=0.1))
         except Red:
             return "RPCs hang" if client.process.alive() else "the client crashes"
+        rejected = " (rejected)" if self.control_plane.nacks(client.node, since) else ""
         failed = [outcome for outcome in client.outcomes(since) if outcome.startswith("! ")]
         before = {code(outcome) for outcome in failed if not differences.is_known_race(client.kind, outcome)} - last
-        return ", ".join(sorted(last)) + "".join(f" (on the way: {error})" for error in sorted(before))
+        way = "".join(f" (on the way: {error})" for error in sorted(before))
+        return ", ".join(sorted(last)) + rejected + way
 
 
 class Resources:
@@ -190,6 +196,38 @@ def logical_dns(script: Script, resources: Resources) -> None:
             "address": "localhost", "portValue": script.b.port}}}}]}]}}
 
 
+def with_listener(change):
+    """Besides, the routes lead to the other backend: who takes the Listener is seen there."""
+
+    def both(script: Script, resources: Resources) -> None:
+        resources.route["route"]["cluster"] = "moved"
+        resources.all += [eds_cluster("moved", "moved"), assignment("moved", [script.b.address])]
+        change(script, resources)
+
+    return both
+
+
+def with_cluster(change):
+    """Besides, the cluster has the other backend: who takes it is seen there."""
+
+    def both(script: Script, resources: Resources) -> None:
+        resources.cluster["edsClusterConfig"]["serviceName"] = "moved"
+        resources.all += [assignment("moved", [script.b.address])]
+        change(script, resources)
+
+    return both
+
+
+def with_endpoints(change):
+    """Besides, the endpoint is the other backend: who takes it is seen there."""
+
+    def both(script: Script, resources: Resources) -> None:
+        resources.endpoints["endpoints"] = assignment("cluster", [script.b.address])["endpoints"]
+        change(script, resources)
+
+    return both
+
+
 def http_filter(config: dict, **more):
     def change(_: Script, resources: Resources) -> None:
         resources.manager["httpFilters"].insert(0, {"name": "extra", "typedConfig": config, **more})
@@ -233,19 +271,21 @@ def fault(percentage: int, status: int) -> dict:
     }
 
 
-UNKNOWN_FILTER = {"@type": f"{GOOGLEAPIS}/google.protobuf.Struct"}
+UNKNOWN_FILTER = {"@type": f"{GOOGLEAPIS}/google.protobuf.Struct", "value": {}}
 SCENARIOS = {
     "Listener goes": lambda _, resources: resources.remove(resources.listener),
-    "Listener without routes": lambda _, resources: resources.manager.pop("routeConfig"),
-    "unknown HTTP filter": http_filter(UNKNOWN_FILTER),
-    "unknown optional HTTP filter": http_filter(UNKNOWN_FILTER, isOptional=True),
+    "Listener without routes": with_listener(lambda _, resources: resources.manager.pop("routeConfig")),
+    "unknown HTTP filter": with_listener(http_filter(UNKNOWN_FILTER)),
+    "unknown optional HTTP filter": with_listener(http_filter(UNKNOWN_FILTER, isOptional=True)),
     "fault: every RPC aborted": http_filter(fault(100, 9)),
     "no virtual host for the authority": on_host(domains=["elsewhere"]),
     "no route for the path": on_match(prefix="/other.Service/"),
     "path in another case, sensitive": on_match(path="/GRPC.testing.TestService/UnaryCall"),
-    "path in another case, insensitive": on_match(path="/GRPC.testing.TestService/UnaryCall", caseSensitive=False),
-    "header that is absent, inverted": on_match(
-        prefix="", headers=[{"name": "absent", "presentMatch": True, "invertMatch": True}]
+    "path in another case, insensitive": with_listener(
+        on_match(path="/GRPC.testing.TestService/UnaryCall", caseSensitive=False)
+    ),
+    "header that is absent, inverted": with_listener(
+        on_match(prefix="", headers=[{"name": "absent", "presentMatch": True, "invertMatch": True}])
     ),
     "route with an unused action": lambda _, resources: (
         resources.route.pop("route"),
@@ -254,9 +294,9 @@ SCENARIOS = {
     "route to a cluster that is not there": on_route(cluster="nowhere"),
     "weights 0 and 100": weighted,
     "cluster goes": lambda _, resources: resources.remove(resources.cluster),
-    "cluster of an unknown LB policy": on_cluster(lbPolicy="MAGLEV"),
-    "cluster with ring hash": on_cluster(lbPolicy="RING_HASH"),
-    "cluster with least request": on_cluster(lbPolicy="LEAST_REQUEST"),
+    "cluster of an unknown LB policy": with_cluster(on_cluster(lbPolicy="MAGLEV")),
+    "cluster with ring hash": with_cluster(on_cluster(lbPolicy="RING_HASH")),
+    "cluster with least request": with_cluster(on_cluster(lbPolicy="LEAST_REQUEST")),
     "aggregate cluster, first one dead": aggregate,
     "aggregate cluster with the policy that Envoy wants": aggregate_with_policy,
     "logical DNS cluster": logical_dns,
@@ -264,7 +304,7 @@ SCENARIOS = {
     "no endpoints": on_endpoints(endpoints=[]),
     "endpoint unhealthy": endpoint_health("UNHEALTHY"),
     "endpoint draining": endpoint_health("DRAINING"),
-    "endpoint of unknown health": endpoint_health("UNKNOWN"),
+    "endpoint of unknown health": with_endpoints(endpoint_health("UNKNOWN")),
     "one endpoint dead, one alive": bad_and_good_endpoint,
     "first priority dead": failover,
     "priority 0 missing": gap_in_priorities,

@@ -1,4 +1,4 @@
-"""gRPC's own fallback and federation scenarios, with our client and go-control-plane (spec I-40 to I-61)."""
+"""gRPC's own fallback scenarios, and the client's half of its federation case, with our client and go-control-plane (spec I-40 to I-61)."""
 
 import json
 
@@ -81,7 +81,10 @@ def fallback_mid_update(world: World) -> None:
 
 
 def federation(world: World) -> None:
-    """I-60, I-61: Listener from one authority, cluster and endpoints from another; the default is never contacted."""
+    """I-60, I-61: Listener from one authority, cluster and endpoints from another; the default is never contacted.
+
+    The official case has an xDS-enabled server as well, which fetches its own Listener; this one is a plain server.
+    """
     one = world.backend("server1")
     cluster = "xdstp://authority2/envoy.config.cluster.v3.Cluster/cluster1"
     service = "xdstp://authority2/envoy.config.endpoint.v3.ClusterLoadAssignment/cluster1"
@@ -110,5 +113,5 @@ SCENARIOS = {
     "fallback on startup": fallback_on_startup,
     "fallback mid startup": fallback_mid_startup,
     "fallback mid update": fallback_mid_update,
-    "federation": federation,
+    "federation, client half (plain server)": federation,
 }

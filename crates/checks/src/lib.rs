@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+pub mod modules;
 pub mod rules;
 
 /// The root of the repository.

@@ -287,7 +287,8 @@ fn play(bootstrap: &Path, resources: &Path, target: Option<&str>, output: &mut O
     let hopeless = rehearsals.iter().filter(|rehearsal| rehearsal.hopeless).count();
     match failing {
         0 if hopeless > 0 => {
-            let text = format!("RPCs fail in none of these outages but the {hopeless} in which no server was ever there");
+            let text =
+                format!("RPCs fail in none of these outages but the {hopeless} in which no server was ever there");
             output.line(styled(GOOD, text))
         }
         0 => output.line(styled(GOOD, "RPCs fail in none of these outages")),

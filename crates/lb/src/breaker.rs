@@ -1,8 +1,8 @@
 //! The circuit breaker: how many RPCs a cluster has in flight (L-86).
 
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sync::{Arc, AtomicU32, Ordering};
 
 /// RPCs in flight: to one {cluster, EDS service name}, shared by every channel of the process, or to one endpoint of a
 /// policy.

@@ -25,6 +25,7 @@ mod retry;
 mod routing;
 mod session;
 mod snapshot;
+mod sync;
 #[cfg(test)]
 mod testbed;
 #[cfg(test)]

@@ -10,11 +10,12 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use mainstay_lb::{Ending, Listeners, RetryThrottle};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tonic::{Code, Status};
 
 use crate::failure;
 use crate::ledger;
+use crate::request::Upload;
 use crate::telemetry::CallObserver;
 
 /// What comes back from an endpoint. Ends with DEADLINE_EXCEEDED when the RPC's time is up.
@@ -35,6 +36,8 @@ pub(crate) struct Held {
     pub(crate) on_subchannel: ledger::Call,
     pub(crate) observer: CallObserver,
     pub(crate) throttle: Option<Arc<RetryThrottle>>,
+    /// The rest of the request, which ends with the answer.
+    pub(crate) upload: Option<Upload>,
 }
 
 impl Default for ResponseBody {
@@ -83,6 +86,12 @@ impl ResponseBody {
         self.deadline = None;
         self.end_as(code, None);
     }
+
+    fn expire<T>(&mut self) -> Poll<Option<Result<T, Status>>> {
+        // Dropping the incoming body resets the stream: the endpoint stops working for nobody.
+        self.end(Code::DeadlineExceeded);
+        Poll::Ready(Some(Err(Status::deadline_exceeded("deadline passed while the response was read"))))
+    }
 }
 
 impl Body for ResponseBody {
@@ -95,13 +104,17 @@ impl Body for ResponseBody {
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(trailers) = frame.trailers_ref() {
                     self.read_status(trailers);
+                } else if self.deadline.as_ref().is_some_and(|deadline| deadline.deadline() <= Instant::now()) {
+                    // A caller that is slower than the endpoint never waits, and so never sees the timer.
+                    return self.expire();
                 } else if let (Some(held), Some(data)) = (&mut self.held, frame.data_ref()) {
                     held.observer.receive(data);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                let failed = failure::transport(error, self.address);
+                let upload = self.held.as_ref().and_then(|held| held.upload.as_ref());
+                let failed = upload.and_then(Upload::broken).unwrap_or_else(|| failure::transport(error, self.address));
                 self.end(failed.code());
                 Poll::Ready(Some(Err(failed)))
             }
@@ -112,9 +125,7 @@ impl Body for ResponseBody {
             Poll::Pending => {
                 let Some(deadline) = &mut self.deadline else { return Poll::Pending };
                 ready!(deadline.as_mut().poll(cx));
-                // Dropping the incoming body resets the stream: the endpoint stops working for nobody.
-                self.end(Code::DeadlineExceeded);
-                Poll::Ready(Some(Err(Status::deadline_exceeded("deadline passed while the response was read"))))
+                self.expire()
             }
         }
     }

@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use http::HeaderValue;
-use http::header::SET_COOKIE;
+use http::header::{HeaderName, SET_COOKIE};
 use http::uri::Authority;
+use http::{HeaderValue, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
@@ -30,6 +30,8 @@ use crate::ledger;
 use crate::peer::Peer;
 use crate::random::Random;
 use crate::request::{Request, RequestBody};
+use crate::subchannel::Subchannel;
+use crate::supervisor::Halt;
 use crate::telemetry::CallObserver;
 
 /// Carries one RPC to the headers of its response; the body does the rest.
@@ -38,7 +40,7 @@ pub(crate) async fn run(
     settings: CallSettings,
     mut request: http::Request<Body>,
 ) -> Result<http::Response<ResponseBody>, Status> {
-    let timeout = deadline::requested(request.headers());
+    let timeout = deadline::requested(request.headers_mut());
     let wait_for_ready = request.extensions().get::<WaitForReady>().map(|wait| wait.0);
     let mut call = Call {
         start: timeout.map(|_| Instant::now()),
@@ -48,6 +50,7 @@ pub(crate) async fn run(
         throttle: settings.retry_throttle,
         chosen: Chosen::default(),
         held: None,
+        resumed: 0,
         retry: None,
         observer: hub.observer.begin(&request),
         hub: &hub,
@@ -57,7 +60,7 @@ pub(crate) async fn run(
     let mut extensions = std::mem::take(request.extensions_mut());
     extensions.clear();
     let mut request = Request::new(request);
-    let mut refused = false;
+    let (mut refused, mut returns) = (false, 0);
     loop {
         let sent = match call.choose(Rpc { path: request.path(), headers: request.headers() }).await {
             Ok(way) => match call.send(way, &mut request).await {
@@ -77,21 +80,24 @@ pub(crate) async fn run(
             Sent::Answered(answer) => match call.pause_after_answer(&answer, &mut request) {
                 Some((code, pause)) => (answer.end(code), pause),
                 None => {
-                    request.commit();
+                    let upload = request.commit();
                     let Answer { mut response, address, origin, timer, listeners, on_subchannel } = answer;
                     extensions.insert(Peer::new(address, origin));
                     extensions.extend(std::mem::take(response.extensions_mut()));
                     *response.extensions_mut() = extensions;
                     let observer = std::mem::take(&mut call.observer);
                     let throttle = call.throttle.take();
-                    let held = Held { listeners, on_channel, on_subchannel, observer, throttle };
+                    let held = Held { listeners, on_channel, on_subchannel, observer, throttle, upload };
                     return Ok(ResponseBody::of(response, address, timer, held));
                 }
             },
             // It never left, or never reached the application, as it met a GOAWAY: it is decided anew. An RPC
             // that left is sent again only once, unless its policy allows more (A6).
-            Sent::Returned => {
-                call.observer.end_attempt(Code::Unavailable, "connection closed before the request left", true);
+            Sent::Returned(address) if returns < MAX_RETURNS => {
+                returns += 1;
+                call.observer.end_attempt(Code::Unavailable, &returned(address), true);
+                // Whoever knows that the connection is gone may wait for this very thread.
+                tokio::task::yield_now().await;
                 continue;
             }
             Sent::Refused(status) if !refused => {
@@ -99,12 +105,11 @@ pub(crate) async fn run(
                 call.observer.end_attempt(status.code(), status.message(), true);
                 continue;
             }
-            Sent::Refused(status) | Sent::Failed(status) => {
-                match call.pause_after(status.code(), PushBack::None, &mut request) {
-                    Some(pause) => (status, pause),
-                    None => return Err(call.fail(status)),
-                }
+            Sent::Returned(address) => {
+                let text = format!("{}, {MAX_RETURNS} times over", returned(address));
+                call.pause_after_failure(Status::unavailable(text), &mut request)?
             }
+            Sent::Refused(status) | Sent::Failed(status) => call.pause_after_failure(status, &mut request)?,
         };
         call.observer.end_attempt(status.code(), status.message(), false);
         // In a box, so that RPCs that need no other attempt have a small future.
@@ -135,7 +140,9 @@ struct Call<'a> {
     /// What stands for all attempts (L-38).
     chosen: Chosen,
     /// Keeps the chosen cluster in the configuration while the RPC waits, and from then on.
-    held: Option<ClusterRef<'a>>,
+    held: Option<ClusterRef>,
+    /// How often the channel had to be brought back for it.
+    resumed: u32,
     /// Made when the first attempt fails.
     retry: Option<Retry>,
     observer: CallObserver,
@@ -150,8 +157,8 @@ struct Way {
     listeners: Listeners,
     on_subchannel: ledger::Call,
     cluster: Arc<str>,
-    address: SocketAddr,
     origin: Arc<Origin>,
+    subchannel: Subchannel,
     set_cookie: Option<HeaderValue>,
 }
 
@@ -161,8 +168,8 @@ struct Way {
 )]
 enum Sent {
     Answered(Answer),
-    /// The connection was closed before the request left.
-    Returned,
+    /// The connection to this address was closed before the request left.
+    Returned(SocketAddr),
     /// The endpoint said that it did not process the request.
     Refused(Status),
     /// The attempt failed, and another one may follow.
@@ -196,20 +203,21 @@ enum Step {
 impl Call<'_> {
     /// Decides from the newest snapshot; waits for the next one where it must.
     async fn choose(&mut self, rpc: Rpc<'_>) -> Result<Way, NotSent> {
-        match self.decide(rpc) {
-            Ok(Step::Go(way)) => Ok(way),
+        let chosen = match self.decide(rpc) {
+            Ok(Step::Go(way)) => return Ok(way),
             // In a box, so that RPCs that need not wait have a small future.
             Ok(Step::Wait(_)) => Box::pin(self.wait(rpc)).await,
             Ok(Step::Inject(effects)) => {
                 Box::pin(self.inject(effects)).await?;
                 Box::pin(self.wait(rpc)).await
             }
-            Err(failure) => {
-                // A caller that tries again and again must leave time for the connections to be made.
-                tokio::task::coop::consume_budget().await;
-                Err(failure)
-            }
+            Err(failure) => Err(failure),
+        };
+        if chosen.is_err() {
+            // A caller that tries again and again must leave time for the connections to be made.
+            tokio::task::coop::consume_budget().await;
         }
+        chosen
     }
 
     async fn wait(&mut self, rpc: Rpc<'_>) -> Result<Way, NotSent> {
@@ -226,6 +234,7 @@ impl Call<'_> {
                     continue;
                 }
             };
+            self.resume()?;
             self.hold();
             let next = published.changed();
             match self.deadline(self.chosen.limit()) {
@@ -238,6 +247,25 @@ impl Call<'_> {
                 }
             }
         }
+    }
+
+    /// Brings back a channel that does not run. RPCs that wait for ready wait for that, too.
+    fn resume(&mut self) -> Result<(), NotSent> {
+        if self.hub.shared.halt.load().is_none() {
+            return Ok(());
+        }
+        self.held = None; // The driver that held it is gone.
+        self.resumed += 1;
+        match self.hub.resume() {
+            Ok(()) if self.resumed <= MAX_RESUMES => Ok(()),
+            Ok(()) => Err(NotSent::Failed(self.halted(&Halt::RuntimeEnded))),
+            Err(_) if self.wait_for_ready => Ok(()),
+            Err(halt) => Err(NotSent::Failed(self.halted(&halt))),
+        }
+    }
+
+    fn halted(&self, halt: &Halt) -> Status {
+        Status::unavailable(format!("RPC to {}: {halt}", self.hub.target()))
     }
 
     /// Does to the RPC what the filters of its route say, as long as the process has not too many faults at work.
@@ -300,8 +328,8 @@ impl Call<'_> {
                     authority: to.authority.and_then(|authority| Authority::try_from(authority).ok()),
                     deadline: self.deadline(to.limit),
                     cluster: Arc::clone(to.cluster),
-                    address,
                     origin: Arc::clone(to.origin),
+                    subchannel: to.subchannel.clone(),
                     listeners: to.listeners,
                     on_subchannel: to.subchannel.begin(),
                     set_cookie: to.set_cookie,
@@ -331,8 +359,9 @@ impl Call<'_> {
     }
 
     async fn send(&mut self, way: Way, request: &mut Request) -> Result<Sent, Status> {
-        let Way { mut sender, authority, deadline, listeners, on_subchannel, cluster, address, origin, set_cookie } =
+        let Way { mut sender, authority, deadline, listeners, on_subchannel, cluster, subchannel, origin, set_cookie } =
             way;
+        let address = subchannel.address();
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             listeners.withdraw();
@@ -351,15 +380,29 @@ impl Call<'_> {
         // A request that meets the end of its connection may stay in the queue until all senders are gone.
         drop(sender);
         let mut timer = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
+        let unanswered = Unanswered(&subchannel);
         let outcome = tokio::select! {
             biased;
-            outcome = answer => outcome,
+            outcome = answer => {
+                std::mem::forget(unanswered);
+                outcome
+            }
             () = due(&mut timer) => {
                 listeners.end(Ending { code: Code::DeadlineExceeded as u8, trailers: None });
                 return Err(self.expired(&format!("while {address} of cluster {cluster:?} had not answered")));
             }
         };
         match outcome {
+            // What is no answer of gRPC says no more than its code, whatever comes after the headers.
+            Ok(response) if response.status() != StatusCode::OK && !response.headers().contains_key(GRPC_STATUS) => {
+                let http = response.status();
+                let code = Code::from(i32::from(code_of_http_status(http.as_u16())));
+                listeners.end(Ending { code: code as u8, trailers: Some(response.headers()) });
+                Ok(Sent::Failed(Status::new(
+                    code,
+                    format!("{address} answered with HTTP status {http}, not with gRPC"),
+                )))
+            }
             Ok(mut response) => {
                 if let Some(cookie) = set_cookie {
                     response.headers_mut().append(SET_COOKIE, cookie);
@@ -368,9 +411,13 @@ impl Call<'_> {
             }
             Err(error) if error.message().is_some() => {
                 listeners.withdraw();
-                Ok(Sent::Returned)
+                Ok(Sent::Returned(address))
             }
             Err(error) => {
+                if let Some(status) = request.broken() {
+                    listeners.withdraw(); // The endpoint is not to blame.
+                    return Err(status);
+                }
                 let error = error.into_error();
                 let refused = failure::is_refusal(&error);
                 let failed = failure::transport(error, address);
@@ -399,6 +446,14 @@ impl Call<'_> {
         let retry = self.retry.get_or_insert_with(|| Retry::new(policy.clone()));
         let pause = retry.after_failure(code as u8, push_back, self.throttle.as_deref(), &mut Random)?;
         request.prepare_another().then_some(pause)
+    }
+
+    /// The same for an attempt without an answer; the end of the RPC if that was the last one.
+    fn pause_after_failure(&mut self, status: Status, request: &mut Request) -> Result<(Status, Duration), Status> {
+        match self.pause_after(status.code(), PushBack::None, request) {
+            Some(pause) => Ok((status, pause)),
+            None => Err(self.fail(status)),
+        }
     }
 
     /// Waits before the next attempt.
@@ -460,11 +515,9 @@ impl Call<'_> {
 impl Answer {
     /// The status of a response that has nothing but a status, and that one not OK.
     fn failure(&self) -> Option<Code> {
-        let code = match self.response.headers().get("grpc-status") {
+        let code = match self.response.headers().get(GRPC_STATUS) {
             Some(status) => Code::from_bytes(status.as_bytes()),
-            None if self.response.body().is_end_stream() => {
-                Code::from(i32::from(code_of_http_status(self.response.status().as_u16())))
-            }
+            None if self.response.body().is_end_stream() => Code::Unknown,
             None => return None,
         };
         (code != Code::Ok).then_some(code)
@@ -479,6 +532,16 @@ impl Answer {
     }
 }
 
+/// A request that waits for its answer. Dropped before that, be it by its deadline or by its caller, it makes the
+/// endpoint suspect.
+struct Unanswered<'a>(&'a Subchannel);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.suspect();
+    }
+}
+
 /// Ends when the timer does; never without one.
 async fn due(timer: &mut Option<Pin<Box<Sleep>>>) {
     match timer {
@@ -486,6 +549,19 @@ async fn due(timer: &mut Option<Pin<Box<Sleep>>>) {
         None => std::future::pending().await,
     }
 }
+
+fn returned(address: SocketAddr) -> String {
+    format!("connection to {address} closed before the request left")
+}
+
+/// How often an RPC brings back its channel. It ends again at once on a runtime that is about to end.
+const MAX_RESUMES: u32 = 3;
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+/// How often an RPC that never left is sent again. The connection that returns it is gone from the next snapshot, so
+/// that once is nearly always enough.
+const MAX_RETURNS: u32 = 16;
 
 /// The faults at work in this process, of all channels (S-54).
 static ACTIVE_FAULTS: LazyLock<Arc<Counter>> = LazyLock::new(Arc::default);

@@ -22,9 +22,9 @@ use crate::call::{self, CallSettings};
 use crate::config::{ConfigView, Configs};
 use crate::connection::ConnectSettings;
 use crate::credentials::{Credentials, CredentialsError};
-use crate::dns::{ResolveHost, SystemDns};
+use crate::dns::{ResolveHost, Shielded, SystemDns};
 use crate::events::Events;
-use crate::http2::KeepAlive;
+use crate::http2::{Http2Settings, KeepAlive};
 use crate::hub::{Hub, Plan};
 use crate::telemetry::Telemetry;
 
@@ -66,6 +66,7 @@ pub struct ChannelBuilder {
     require_xds_security: bool,
     ads: AdsLimits,
     telemetry: Option<Telemetry>,
+    idle_timeout: Option<Duration>,
 }
 
 /// What RPCs on a channel can expect: gRPC's connectivity states.
@@ -126,7 +127,8 @@ impl Channel {
             connect: ConnectSettings {
                 timeout: Duration::from_secs(20),
                 backoff: Backoff::default(),
-                keep_alive: None,
+                http2: Http2Settings::default(),
+                silence: Duration::from_secs(5),
                 enabled: true,
             },
             warm_switching: Some(Duration::from_secs(5)),
@@ -136,6 +138,7 @@ impl Channel {
                 keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
             },
             telemetry: None,
+            idle_timeout: Some(Duration::from_secs(30 * 60)),
         }
     }
 
@@ -170,13 +173,17 @@ impl Channel {
         self.hub.shared.events.listen()
     }
 
-    /// What the channel has been told so far, and by whom. `None` if its runtime has ended.
+    /// What the channel has been told so far, and by whom. Wakes up a channel that is idle. `None` if its runtime has
+    /// ended and there is no other one here.
     pub async fn config(&self) -> Option<ConfigView> {
+        self.hub.resume().ok()?;
         self.hub.inspector.status().await.map(ConfigView::from)
     }
 
-    /// What the channel has been told, now and whenever it changes.
+    /// What the channel has been told, now and whenever it changes. The channel does not become idle meanwhile.
     pub fn configs(&self) -> Configs {
+        // If it cannot go on, the first view says so.
+        let _ = self.hub.resume();
         Configs::new(&self.hub)
     }
 }
@@ -267,7 +274,7 @@ impl ChannelBuilder {
 
     /// Use this resolver for DNS names.
     pub fn dns(mut self, dns: impl ResolveHost) -> Self {
-        self.dns = Some(Arc::new(dns));
+        self.dns = Some(Arc::new(Shielded(dns)));
         self
     }
 
@@ -295,17 +302,56 @@ impl ChannelBuilder {
         self
     }
 
+    /// How long the channel stays connected without any RPC; 30 minutes by default, `None` for ever. Then it lets go of its
+    /// endpoints and xDS servers, and of its configuration; the next RPC, or a look at [`Channel::config`], fetches them
+    /// anew. Whoever must go on without a control plane after such a pause turns it off.
+    pub fn idle_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.idle_timeout = timeout;
+        self
+    }
+
     /// How long one attempt to connect to an endpoint may take; 20 s by default.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect.timeout = timeout;
         self
     }
 
-    /// Keepalive of the connections to endpoints: a ping each `interval`, lost after `timeout` without an answer. Off by
-    /// default: servers may refuse it, and a deadline ends calls on a dead connection too. With it they end sooner, and
-    /// later calls go elsewhere.
+    /// Keepalive of the connections to endpoints: while there are calls, a ping each `interval` without a word from the
+    /// endpoint; lost after `timeout` without an answer. Off by default: servers may refuse it, and an endpoint to which
+    /// calls run out of time is asked anyway ([`ChannelBuilder::silence_timeout`]). An endpoint that complains of too many
+    /// pings gets half as many from then on (A8).
     pub fn keep_alive(mut self, interval: Duration, timeout: Duration) -> Self {
-        self.connect.keep_alive = Some(KeepAlive { interval, timeout });
+        self.connect.http2.keep_alive = Some(KeepAlive { interval, timeout });
+        self
+    }
+
+    /// Whether [`ChannelBuilder::keep_alive`] goes on while there are no calls. Off by default: servers count such pings
+    /// and close the connection, unless they are told to permit them.
+    pub fn keep_alive_without_calls(mut self, ping: bool) -> Self {
+        self.connect.http2.keep_alive_without_calls = ping;
+        self
+    }
+
+    /// How long an endpoint may say nothing at all after a call to it ran out of time or was cancelled; 5 s by default. It
+    /// is pinged meanwhile. Then its connection is given up, and calls go elsewhere.
+    pub fn silence_timeout(mut self, timeout: Duration) -> Self {
+        self.connect.silence = timeout;
+        self
+    }
+
+    /// How many bytes an endpoint may send before somebody reads them: for one call, and for all calls on a connection;
+    /// 1 MiB and 2 GiB by default. Calls that nobody reads fill the second one, and then hold up all others on the same
+    /// connection: it should be far above the first.
+    pub fn windows(mut self, stream: u32, connection: u32) -> Self {
+        let largest = Http2Settings::default().connection_window;
+        self.connect.http2.stream_window = stream.min(largest);
+        self.connect.http2.connection_window = connection.min(largest);
+        self
+    }
+
+    /// The largest headers or trailers that an endpoint may send; 1 MiB by default. Larger ones fail their call.
+    pub fn max_header_list_size(mut self, bytes: u32) -> Self {
+        self.connect.http2.max_header_list_size = bytes;
         self
     }
 
@@ -411,6 +457,7 @@ impl ChannelBuilder {
             require_xds_security: self.require_xds_security,
             ads: self.ads,
             telemetry: self.telemetry,
+            idle_timeout: self.idle_timeout,
         };
         Ok(Channel { hub: Hub::of(plan, &runtime)?, settings: self.calls })
     }

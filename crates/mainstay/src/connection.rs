@@ -5,9 +5,16 @@
 //!   IDLE ───────────────► CONNECTING ───────────► READY
 //!    ▲                        │ failed              │ lost, or GOAWAY
 //!    │      backoff over      ▼                     │
-//!    ├──────────────── TRANSIENT_FAILURE            │
+//!    ├──────────────── TRANSIENT_FAILURE ◄──────────┤ dead, or again without an answer
 //!    └──────────────────────────────────────────────┘
 //! ```
+//!
+//! Whatever ends the task of a connection, be it a panic or the end of its runtime, the connection is IDLE with it.
+//!
+//! Threads meet in two places. `progress` is behind a lock, under which states are both changed and told, so that all
+//! users hear them in order; a task runs exactly while the state is not IDLE, since only the change from IDLE starts one,
+//! under that lock, and only the end of the task changes back. `socket` is one atomic pointer, set before READY is told
+//! and cleared before any other state is: an RPC sees a sender or none, and one that comes too late gets its request back.
 //!
 //! Channels that want the same address with the same credentials and settings use one connection; each hears its
 //! states. One task carries a connection from CONNECTING back to IDLE and ends there; an idle one costs no task.
@@ -27,11 +34,14 @@ use mainstay_lb::{Connectivity, SubchannelId};
 use mainstay_xds::Backoff;
 use tokio::runtime;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::credentials;
 use crate::failure::{self, describe};
-use crate::http2::{self, Address, Ends, KeepAlive, Tls};
+use crate::guard;
+use crate::http2::{self, Address, Ends, Http2Settings, Tls};
 use crate::ledger::{self, Calls, Ledger};
+use crate::pulse::{Order, Pulse};
 use crate::random::Random;
 use crate::request::RequestBody;
 
@@ -47,6 +57,7 @@ pub(crate) struct Connection {
 /// An established connection.
 pub(crate) struct Socket {
     sender: SendRequest<RequestBody>,
+    pulse: Arc<Pulse>,
     /// For channelz, as the following.
     pub(crate) id: i64,
     pub(crate) ends: Ends,
@@ -78,7 +89,9 @@ pub(crate) struct ConnectionSpec {
 pub(crate) struct ConnectSettings {
     pub(crate) timeout: Duration,
     pub(crate) backoff: Backoff,
-    pub(crate) keep_alive: Option<KeepAlive>,
+    pub(crate) http2: Http2Settings,
+    /// How long an endpoint may say nothing at all after a call to it was given up.
+    pub(crate) silence: Duration,
     /// Off for a channel that only shows its configuration.
     pub(crate) enabled: bool,
 }
@@ -123,8 +136,12 @@ struct Progress {
     since: SystemTime,
     /// How often it has changed.
     changes: u32,
-    /// Attempts that failed since the last success.
+    /// Attempts since the last connection that was of any use.
     failures: u32,
+    /// How often the endpoint has turned us away for too many pings. Each doubles the time between them (A8).
+    calmed: u32,
+    /// Why the connection before was lost, if nobody has been told yet.
+    lost: Option<Disconnect>,
     users: Vec<User>,
     /// Dropped with the last user, which the task notices.
     in_use: Option<oneshot::Sender<()>>,
@@ -143,6 +160,8 @@ impl Connection {
                 since: SystemTime::now(),
                 changes: 0,
                 failures: 0,
+                calmed: 0,
+                lost: None,
                 users: Vec::new(),
                 in_use: None,
             });
@@ -177,8 +196,10 @@ impl Connection {
         let (in_use, not_in_use) = oneshot::channel();
         progress.in_use = Some(in_use);
         progress.enter(Connectivity::Connecting, None);
+        // A runtime that is about to end drops what is spawned at once, and with it goes the state.
+        drop(progress);
         // Not a `Task`: a connection without users lives on until the RPCs on it are done.
-        tokio::spawn(self.clone().run(not_in_use));
+        tokio::spawn(UntilIdle(self.clone()).run(not_in_use));
     }
 
     /// The way to send a request, if the connection takes any.
@@ -193,6 +214,13 @@ impl Connection {
         let socket = socket.as_ref()?;
         let is_right = authority.is_none_or(|authority| socket.is_named(authority));
         Some(if is_right { Ok(socket.sender.clone()) } else { Err(WrongName) })
+    }
+
+    /// A call on it was given up before it was answered: the endpoint may be dead.
+    pub(crate) fn suspect(&self) {
+        if let Some(socket) = &*self.socket.load() {
+            socket.pulse.suspect();
+        }
     }
 
     /// The established connection, if there is one.
@@ -229,21 +257,15 @@ impl Connection {
         self.spec.address
     }
 
-    /// From CONNECTING back to IDLE, or to the end of all use.
-    async fn run(self: Arc<Self>, mut not_in_use: oneshot::Receiver<()>) {
+    /// From CONNECTING to the loss of the connection, or to the end of all use. How long to pause.
+    async fn run(&self, not_in_use: &mut oneshot::Receiver<()>) -> Option<Duration> {
         let established = tokio::select! {
-            _ = &mut not_in_use => return,
+            _ = &mut *not_in_use => return None,
             established = self.establish() => established,
         };
         match established {
             Ok(established) => self.carry(established, not_in_use).await,
-            Err(cause) => {
-                let pause = self.fail(cause);
-                tokio::select! {
-                    _ = not_in_use => {}
-                    () = tokio::time::sleep(pause) => self.enter(Connectivity::Idle),
-                }
-            }
+            Err(cause) => Some(self.fail(cause)),
         }
     }
 
@@ -253,45 +275,132 @@ impl Connection {
             None => Address::Tcp(*address),
             Some(proxy) => Address::Proxied { proxy, endpoint: *address },
         };
-        match tokio::time::timeout(settings.timeout, http2::connect(&address, tls.as_ref(), settings.keep_alive)).await
-        {
+        let http2 = settings.http2.calmed(lock(&self.progress).calmed);
+        match tokio::time::timeout(settings.timeout, http2::connect(&address, tls.as_ref(), &http2)).await {
             Ok(Ok(established)) => Ok(established),
             Ok(Err(error)) => Err(describe(&error)),
             Err(_) => Err(format!("no connection to {address} within {:?}", settings.timeout)),
         }
     }
 
-    fn enter(&self, state: Connectivity) {
-        lock(&self.progress).enter(state, None);
-    }
-
     /// Notes a failed attempt; how long to pause.
     fn fail(&self, cause: String) -> Duration {
-        let mut progress = lock(&self.progress);
-        let pause = self.spec.settings.backoff.delay(progress.failures, &mut Random);
-        progress.failures = progress.failures.saturating_add(1);
-        progress.enter(Connectivity::TransientFailure(cause.into()), None);
+        lock(&self.progress).fail(cause, None, self.spec.settings.backoff)
+    }
+
+    /// Drives the connection until it takes no more requests, or until nobody uses it and its RPCs are done. How long to
+    /// pause.
+    async fn carry(
+        &self,
+        established: http2::Established<RequestBody>,
+        not_in_use: &mut oneshot::Receiver<()>,
+    ) -> Option<Duration> {
+        let http2::Established { sender, mut driver, ends, goaway, pulse } = established;
+        let began = Instant::now();
+        let socket = Socket {
+            sender,
+            pulse: pulse.clone(),
+            id: ledger::new_id(),
+            ends,
+            before: self.ledger.calls(),
+            checked: ArcSwapOption::empty(),
+        };
+        // Declared after `driver`, so that it goes first: `driver` hands back the requests that it did not send, and they
+        // must not come here again.
+        let published = Published::new(self, socket);
+        let carried = async {
+            tokio::select! {
+                ended = &mut driver => return (ended, false),
+                () = pulse.until_dead(self.spec.settings.silence) => {}
+            }
+            pulse.give(Order::BreakOff);
+            ((&mut driver).await, true)
+        };
+        tokio::pin!(carried);
+        let (ended, dead) = tokio::select! {
+            ended = &mut carried => ended,
+            _ = not_in_use => {
+                drop(published);
+                let _ = carried.await;
+                return None;
+            }
+        };
+        drop(published);
+        let answered = pulse.has_answered();
+        let lost = goaway.get().map_or_else(|| Disconnect::of(ended), |code| Disconnect::GoAway(*code));
+        lock(&self.progress).lose(lost, Life { dead, answered, lasted: began.elapsed() }, &self.spec)
+    }
+}
+
+/// The life of a connection that was lost.
+#[derive(Clone, Copy)]
+struct Life {
+    /// It was suspected, pinged, and gave no sign of life.
+    dead: bool,
+    /// Whether the endpoint has answered any request.
+    answered: bool,
+    lasted: Duration,
+}
+
+impl Progress {
+    fn enter(&mut self, state: Connectivity, lost: Option<Disconnect>) {
+        self.users.iter().for_each(|user| user.tell(state.clone(), lost));
+        self.state = state;
+        self.since = SystemTime::now();
+        self.changes = self.changes.saturating_add(1);
+    }
+
+    fn fail(&mut self, cause: String, lost: Option<Disconnect>, backoff: Backoff) -> Duration {
+        let pause = backoff.delay(self.failures, &mut Random);
+        self.failures = self.failures.saturating_add(1);
+        self.enter(Connectivity::TransientFailure(cause.into()), lost);
         pause
     }
 
-    /// Drives the connection until it takes no more requests, or until nobody uses it and its RPCs are done.
-    async fn carry(&self, established: http2::Established<RequestBody>, not_in_use: oneshot::Receiver<()>) {
-        let http2::Established { sender, mut driver, ends, goaway } = established;
-        let socket =
-            Socket { sender, id: ledger::new_id(), ends, before: self.ledger.calls(), checked: ArcSwapOption::empty() };
-        self.socket.store(Some(Arc::new(socket)));
-        self.enter(Connectivity::Ready);
-        tokio::select! {
-            // How a connection ended matters for metrics only: the next attempt finds out what is wrong.
-            ended = &mut driver => {
-                // Before `driver` hands back the requests that it did not send: they must not come here again.
-                self.socket.store(None);
-                let lost = goaway.get().map_or_else(|| Disconnect::of(ended), |code| Disconnect::GoAway(*code));
-                lock(&self.progress).enter(Connectivity::Idle, Some(lost));
-            }
-            _ = not_in_use => {
-                self.socket.store(None);
-                let _ = driver.await;
+    /// The connection takes no more requests. How long to pause, if that shall be.
+    ///
+    /// One that was of use may be made again at once. An endpoint that accepts and closes, and answers nothing, is given
+    /// one more chance; then its connections are paced as failed attempts are.
+    fn lose(&mut self, lost: Disconnect, life: Life, spec: &ConnectionSpec) -> Option<Duration> {
+        let (address, backoff) = (spec.address, spec.settings.backoff);
+        if lost == Disconnect::GoAway(ENHANCE_YOUR_CALM) {
+            self.calmed = self.calmed.saturating_add(1);
+        }
+        if life.dead {
+            let text =
+                format!("{address} gave no sign of life for {:?} after a call was given up", spec.settings.silence);
+            return Some(self.fail(text, Some(lost), backoff));
+        }
+        if life.answered || life.lasted >= backoff.delay(self.failures, &mut Random) {
+            self.failures = 0;
+        } else if self.failures > 0 {
+            return Some(self.fail(
+                format!("{address} closes connections before it has answered"),
+                Some(lost),
+                backoff,
+            ));
+        } else {
+            self.failures = 1;
+        }
+        self.lost = Some(lost);
+        None
+    }
+}
+
+/// A connection whose task runs. IDLE when this is dropped.
+struct UntilIdle(Arc<Connection>);
+
+impl UntilIdle {
+    async fn run(self, mut not_in_use: oneshot::Receiver<()>) {
+        let pause = match guard::caught(self.0.run(&mut not_in_use)).await {
+            Ok(pause) => pause,
+            // Of a certificate verifier, say.
+            Err(panic) => Some(self.0.fail(format!("the connection to {} panicked: {panic}", self.0.address()))),
+        };
+        if let Some(pause) = pause {
+            tokio::select! {
+                _ = not_in_use => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
@@ -312,15 +421,28 @@ impl Socket {
     }
 }
 
-impl Progress {
-    fn enter(&mut self, state: Connectivity, lost: Option<Disconnect>) {
-        if state == Connectivity::Ready {
-            self.failures = 0;
-        }
-        self.users.iter().for_each(|user| user.tell(state.clone(), lost));
-        self.state = state;
-        self.since = SystemTime::now();
-        self.changes = self.changes.saturating_add(1);
+impl Drop for UntilIdle {
+    fn drop(&mut self) {
+        let mut progress = lock(&self.0.progress);
+        let lost = progress.lost.take();
+        progress.enter(Connectivity::Idle, lost);
+    }
+}
+
+/// A connection that takes requests, until this is dropped.
+struct Published<'a>(&'a Connection);
+
+impl<'a> Published<'a> {
+    fn new(connection: &'a Connection, socket: Socket) -> Self {
+        connection.socket.store(Some(Arc::new(socket)));
+        lock(&connection.progress).enter(Connectivity::Ready, None);
+        Self(connection)
+    }
+}
+
+impl Drop for Published<'_> {
+    fn drop(&mut self) {
+        self.0.socket.store(None);
     }
 }
 
@@ -366,3 +488,6 @@ impl fmt::Debug for Connection {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// The code of a GOAWAY for those who ask too much (RFC 9113, section 7).
+const ENHANCE_YOUR_CALM: u32 = 11;

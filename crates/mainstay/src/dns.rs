@@ -12,10 +12,26 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 
+use crate::guard;
+
 /// Looks up the addresses of a host. Implement it to bring your own resolver; [`SystemDns`] is the default.
 pub trait ResolveHost: fmt::Debug + Send + Sync + 'static {
     /// All addresses of `host` in order of preference, or why there are none.
     fn resolve<'a>(&'a self, host: &'a str) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>>;
+}
+
+/// A resolver that may panic: that is a failed lookup, and no more.
+#[derive(Debug)]
+pub(crate) struct Shielded<R>(pub(crate) R);
+
+impl<R: ResolveHost> ResolveHost for Shielded<R> {
+    fn resolve<'a>(&'a self, host: &'a str) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>> {
+        Box::pin(async move {
+            // Its own future is made inside, as that may panic, too.
+            let answer = guard::caught(async { self.0.resolve(host).await }).await;
+            answer.unwrap_or_else(|panic| Err(format!("the resolver panicked: {panic}")))
+        })
+    }
 }
 
 /// DNS over UDP, and TCP for long answers: A and AAAA records.

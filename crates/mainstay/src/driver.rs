@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_channel::mpsc::UnboundedReceiver;
 use futures_util::StreamExt;
@@ -15,7 +16,9 @@ use tokio::time::Instant;
 
 use crate::ads::{AdsStreams, Service};
 use crate::connection::News;
+use crate::guard;
 use crate::hub::{HubStatus, Plan, Query, Shared};
+use crate::ledger::Calls;
 use crate::queue;
 use crate::random::Random;
 use crate::subchannel::{Subchannel, Subchannels};
@@ -40,6 +43,25 @@ pub(crate) struct Driver {
     pub(crate) start: Instant,
 }
 
+/// Why a driver has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The last handle of its channel is gone.
+    Closed,
+    /// Nobody has used its channel for a while.
+    Idle,
+}
+
+/// Notices that nobody uses a channel.
+struct Idleness {
+    timeout: Duration,
+    /// Since when there was no RPC.
+    since: Instant,
+    /// What was in the books then.
+    calls: Calls,
+    next_look: Instant,
+}
+
 /// Inputs taken in before RPCs see the outcome: a burst of news makes one snapshot, an endless one cannot hold it back.
 const BATCH: usize = 256;
 
@@ -47,11 +69,12 @@ const BATCH: usize = 256;
 pub(crate) const QUEUE: usize = 256;
 
 impl Driver {
-    /// Runs until the last handle of the channel is dropped, then closes everything. In a box, as a future holds its
-    /// arguments twice.
-    pub(crate) async fn run(mut self: Box<Self>, mut closed: oneshot::Receiver<()>) {
+    /// Runs until the last handle of the channel is dropped, or until nobody uses it, then closes everything. In a box, as
+    /// a future holds its arguments twice.
+    pub(crate) async fn run(mut self: Box<Self>, closed: &mut oneshot::Receiver<()>) -> End {
         self.settle();
-        loop {
+        let mut idleness = Idleness::new(&self);
+        let end = loop {
             let deadline = self.core.next_deadline().map(|at| self.start + at.since_start());
             let due = async {
                 match deadline {
@@ -61,7 +84,12 @@ impl Driver {
             };
             // Not biased: a flood of news must not hold up deadlines, questions or the end.
             tokio::select! {
-                _ = &mut closed => break,
+                _ = &mut *closed => break End::Closed,
+                () = Idleness::next_look(&idleness) => {
+                    if idleness.as_mut().is_some_and(|idleness| idleness.look(&self.shared)) {
+                        break End::Idle;
+                    }
+                }
                 Some(input) = self.inputs.recv() => self.handle(input),
                 Some(news) = self.connection_news.next() => self.hear(news),
                 Some(query) = self.queries.next() => self.answer(query),
@@ -75,11 +103,12 @@ impl Driver {
             self.settle();
             // Nor may it hold up the other tasks of this thread.
             tokio::task::coop::consume_budget().await;
-        }
+        };
         let now = self.now();
         self.core.shut_down(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
         self.shared.snapshot.store(Arc::new(Snapshot::empty()));
         // Streams and lookups end with `self`.
+        end
     }
 
     fn handle(&mut self, input: Input) {
@@ -136,7 +165,7 @@ impl Driver {
                     changed = true;
                     log(&self.plan.target.canonical, &report);
                     self.note(&report);
-                    self.observer.note(&report);
+                    guard::shielded("telemetry", || self.observer.note(&report));
                     if let Some(progress) = progress(&report) {
                         self.shared.progress.store(Some(Arc::new(progress)));
                     }
@@ -149,7 +178,7 @@ impl Driver {
             }
         }
         if std::mem::take(&mut self.client_stirred) {
-            self.observer.look_at(self.core.client());
+            guard::shielded("telemetry", || self.observer.look_at(self.core.client()));
         }
         if changed {
             self.shared.changed.send_modify(|count| *count = count.wrapping_add(1));
@@ -215,6 +244,37 @@ impl Driver {
 
     fn now(&self) -> Time {
         Time::from_start(self.start.elapsed())
+    }
+}
+
+// === impl Idleness ===
+
+impl Idleness {
+    /// None for a channel that is to be looked at only: it has no RPCs.
+    fn new(driver: &Driver) -> Option<Self> {
+        let timeout = driver.plan.idle_timeout.filter(|_| driver.plan.connect.enabled)?;
+        let now = Instant::now();
+        Some(Self { timeout, since: now, calls: driver.shared.books.ledger.calls(), next_look: now + timeout / 8 })
+    }
+
+    /// Looks eight times while a channel becomes idle: the counters that RPCs keep anyway tell enough, and RPCs do no
+    /// more for it.
+    async fn next_look(this: &Option<Self>) {
+        match this {
+            Some(Self { next_look, .. }) => tokio::time::sleep_until(*next_look).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether nobody has used the channel for long enough.
+    fn look(&mut self, shared: &Shared) -> bool {
+        let calls = shared.books.ledger.calls();
+        self.next_look = Instant::now() + self.timeout / 8;
+        let in_use = calls != self.calls || calls.started > calls.succeeded + calls.failed;
+        if in_use || shared.changed.receiver_count() > 0 {
+            (self.since, self.calls) = (Instant::now(), calls);
+        }
+        self.since.elapsed() >= self.timeout
     }
 }
 

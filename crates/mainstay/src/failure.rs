@@ -9,24 +9,40 @@ use tonic::{Code, Status};
 /// A stream that the endpoint reset has an HTTP/2 reason, which tonic maps as the gRPC protocol
 /// wants. Everything else means that the connection is gone: UNAVAILABLE, whatever tonic calls it.
 pub(crate) fn transport(error: hyper::Error, address: SocketAddr) -> Status {
-    let cause = describe(&error);
+    let mut cause = describe(&error);
+    if is_malformed(&error) {
+        cause.push_str(" (malformed, or larger than ChannelBuilder::max_header_list_size allows)");
+    }
     let mapped = Status::from_error(Box::new(error)).code();
     let code = if mapped == Code::Unknown { Code::Unavailable } else { mapped };
     Status::new(code, format!("connection to {address}: {cause}"))
 }
 
+/// Whether we turned a response down: h2 does so with headers that are no good, or too much.
+fn is_malformed(error: &hyper::Error) -> bool {
+    h2_error(error).is_some_and(|h2| {
+        h2.is_library() && matches!(h2.reason(), Some(h2::Reason::PROTOCOL_ERROR | h2::Reason::ENHANCE_YOUR_CALM))
+    })
+}
+
 /// Whether the endpoint said that it did not process the request: it went away in peace, or refused the stream.
 pub(crate) fn is_refusal(error: &hyper::Error) -> bool {
+    h2_error(error).is_some_and(|h2| {
+        let went_away = h2.is_go_away() && h2.reason() == Some(h2::Reason::NO_ERROR);
+        let refused = h2.is_reset() && h2.reason() == Some(h2::Reason::REFUSED_STREAM);
+        h2.is_remote() && (went_away || refused)
+    })
+}
+
+fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
-        if let Some(h2) = cause.downcast_ref::<h2::Error>() {
-            let went_away = h2.is_go_away() && h2.reason() == Some(h2::Reason::NO_ERROR);
-            let refused = h2.is_reset() && h2.reason() == Some(h2::Reason::REFUSED_STREAM);
-            return h2.is_remote() && (went_away || refused);
+        if let Some(h2) = cause.downcast_ref() {
+            return Some(h2);
         }
         source = cause.source();
     }
-    false
+    None
 }
 
 /// What was wrong with the socket, if that is the cause.

@@ -34,6 +34,8 @@ pub(crate) struct Frames {
 pub(crate) enum Seen {
     /// The first frame, and whether it is SETTINGS on stream 0, as it must be.
     First { settings: bool },
+    /// The peer begins to answer a request, or to end its answer.
+    Answer,
     /// The peer takes no new requests, with an error code (RFC 9113, section 7).
     GoAway(u32),
 }
@@ -88,6 +90,9 @@ impl Frames {
             if !std::mem::replace(begun, true) {
                 tell(Seen::First { settings: frame.kind == SETTINGS && frame.stream == 0 });
             }
+            if frame.kind == HEADERS && payload.is_empty() {
+                tell(Seen::Answer);
+            }
             if frame.kind != GOAWAY {
                 return;
             }
@@ -110,6 +115,7 @@ const GOAWAY_HEAD: usize = 8;
 
 // Types of frames.
 pub(crate) const DATA: u8 = 0;
+const HEADERS: u8 = 1;
 pub(crate) const PRIORITY: u8 = 2;
 pub(crate) const SETTINGS: u8 = 4;
 pub(crate) const PING: u8 = 6;
@@ -123,10 +129,11 @@ mod tests {
     #[test]
     fn the_first_frame_and_a_goaway_are_seen_however_the_bytes_are_cut() {
         let mut bytes = frame(4, 0, &[0; 6]);
+        bytes.extend(frame(1, 1, &[7; 20]));
         bytes.extend(frame(0, 1, &[7; 300]));
         bytes.extend(frame(7, 0, &[0, 0, 0, 1, 0, 0, 0, 11, b'c', b'a', b'l', b'm']));
         bytes.extend(frame(7, 0, &[0; 8]));
-        let expected = [Seen::First { settings: true }, Seen::GoAway(11), Seen::GoAway(0)];
+        let expected = [Seen::First { settings: true }, Seen::Answer, Seen::GoAway(11), Seen::GoAway(0)];
         for size in [1, 2, 9, 16, 17, 18, 1000] {
             let (mut frames, mut seen) = (Frames::default(), Vec::new());
             bytes.chunks(size).for_each(|piece| frames.follow(piece, |what| seen.push(what)));

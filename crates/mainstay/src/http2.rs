@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +21,8 @@ use tonic::Status;
 
 use crate::frames::{Frames, Seen};
 use crate::http_connect::{self, ProxyError};
+use crate::pulse::{Order, Pulse};
+use crate::request::Sending;
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
@@ -48,6 +50,19 @@ pub(crate) struct KeepAlive {
     pub(crate) timeout: Duration,
 }
 
+/// How HTTP/2 is spoken on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Http2Settings {
+    /// What the peer may send on a stream, and in all, before somebody reads it.
+    pub(crate) stream_window: u32,
+    pub(crate) connection_window: u32,
+    /// The largest headers or trailers that are taken in.
+    pub(crate) max_header_list_size: u32,
+    pub(crate) keep_alive: Option<KeepAlive>,
+    /// Whether it is pinged while there are no calls, too.
+    pub(crate) keep_alive_without_calls: bool,
+}
+
 /// An established connection: requests go through `sender`, `driver` must be polled.
 pub(crate) struct Established<B: Outgoing> {
     pub(crate) sender: http2::SendRequest<B>,
@@ -55,6 +70,7 @@ pub(crate) struct Established<B: Outgoing> {
     pub(crate) ends: Ends,
     /// The code of the first GOAWAY of the peer, once there was one.
     pub(crate) goaway: Arc<OnceLock<u32>>,
+    pub(crate) pulse: Arc<Pulse>,
 }
 
 /// The ends of a connection, as channelz shows them.
@@ -113,19 +129,25 @@ pub(crate) enum ConnectError {
 pub(crate) async fn connect<B: Outgoing>(
     address: &Address,
     tls: Option<&Tls>,
-    keep_alive: Option<KeepAlive>,
+    settings: &Http2Settings,
 ) -> Result<Established<B>, ConnectError> {
-    let (stream, ends) = dial(address, tls).await?;
-    handshake(stream, address, keep_alive, ends).await
+    let (stream, ends) = dial(address, tls, settings.user_timeout()).await?;
+    handshake(stream, address, settings, ends).await
 }
 
-/// A stream of bytes to `address`, secured if asked for.
-pub(crate) async fn dial(address: &Address, tls: Option<&Tls>) -> Result<(Box<dyn Stream>, Ends), ConnectError> {
+/// A stream of bytes to `address`, secured if asked for. The network may keep what is sent for `user_timeout` without a
+/// sign that it has arrived (A18), where the system knows such a bound.
+pub(crate) async fn dial(
+    address: &Address,
+    tls: Option<&Tls>,
+    user_timeout: Duration,
+) -> Result<(Box<dyn Stream>, Ends), ConnectError> {
     let failed = |error| ConnectError::Connect(address.clone(), error);
     match address {
         Address::Tcp(socket) => {
             let stream = TcpStream::connect(socket).await.map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
+            bound_silence(&stream, user_timeout).map_err(failed)?;
             let local = stream.local_addr().ok();
             maybe_secure(stream, local, tls, address).await
         }
@@ -139,6 +161,7 @@ pub(crate) async fn dial(address: &Address, tls: Option<&Tls>) -> Result<(Box<dy
         Address::Proxied { proxy, endpoint } => {
             let opened = http_connect::open(*proxy, *endpoint).await;
             let stream = opened.map_err(|error| ConnectError::Proxy { proxy: *proxy, endpoint: *endpoint, error })?;
+            bound_silence(stream.get_ref(), user_timeout).map_err(failed)?;
             let local = stream.get_ref().local_addr().ok();
             maybe_secure(stream, local, tls, address).await
         }
@@ -155,6 +178,15 @@ async fn maybe_secure(
     let stream = secure(stream, tls, address).await?;
     let security = Some(Security::of(stream.get_ref().1));
     Ok((Box::new(stream), Ends { local, security }))
+}
+
+/// Bytes that a dead network swallows are noticed under load, without any ping (A18).
+fn bound_silence(stream: &TcpStream, user_timeout: Duration) -> io::Result<()> {
+    if cfg!(target_os = "linux") {
+        #[cfg(target_os = "linux")]
+        socket2::SockRef::from(stream).set_tcp_user_timeout(Some(user_timeout))?;
+    }
+    Ok(())
 }
 
 async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
@@ -176,26 +208,31 @@ async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
 async fn handshake<B: Outgoing>(
     stream: Box<dyn Stream>,
     address: &Address,
-    keep_alive: Option<KeepAlive>,
+    settings: &Http2Settings,
     ends: Ends,
 ) -> Result<Established<B>, ConnectError> {
     let (transport, greeting, goaway) = Transport::over(stream);
+    let pulse = transport.pulse.clone();
     let io = Io(TokioIo::new(transport));
     let mut builder = http2::Builder::new(Executor);
     builder
         .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW);
-    if let Some(keep_alive) = keep_alive {
-        // While idle too: a stream that only listens looks idle to hyper, and a dead peer must be noticed.
+        .initial_stream_window_size(settings.stream_window)
+        .initial_connection_window_size(settings.connection_window)
+        .max_header_list_size(settings.max_header_list_size)
+        // Answers to calls that were given up a moment ago are no fault of the peer. h2 remembers 50 such calls for a
+        // second, and breaks the connection off after a thousand surprises in its whole life.
+        .max_concurrent_reset_streams(1 << 10)
+        .max_local_error_reset_streams(1 << 20);
+    if let Some(keep_alive) = settings.keep_alive {
         builder
             .keep_alive_interval(keep_alive.interval)
             .keep_alive_timeout(keep_alive.timeout)
-            .keep_alive_while_idle(true);
+            .keep_alive_while_idle(settings.keep_alive_without_calls);
     }
     let (sender, mut driver) = builder.handshake(io).await.map_err(|error| ConnectError::http2(address, error))?;
     greeting.hear(&mut driver, address).await?;
-    Ok(Established { sender, driver, ends, goaway })
+    Ok(Established { sender, driver, ends, goaway, pulse })
 }
 
 /// Any byte stream. Boxed: one allocation per connection, and one type of connection.
@@ -210,7 +247,10 @@ pub(crate) struct Executor;
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Executor {
     fn execute(&self, piece: F) {
-        tokio::spawn(Box::pin(piece));
+        match Sending::just_begun() {
+            None => tokio::spawn(Box::pin(piece)),
+            Some(request) => tokio::spawn(request.carry(Box::pin(piece))),
+        };
     }
 }
 
@@ -229,6 +269,11 @@ pub(crate) struct Transport {
     frames: Frames,
     greeted: Option<oneshot::Sender<FirstWord>>,
     goaway: Arc<OnceLock<u32>>,
+    pulse: Arc<Pulse>,
+    /// Whether everything that h2 had to say is written, so that another frame may be put in.
+    between_frames: bool,
+    /// How much of a ping is written, if there is one to be written.
+    ping: Option<usize>,
     write_failed: bool,
 }
 
@@ -240,6 +285,35 @@ enum FirstWord {
     Other,
     /// Such as the alert of a TLS server that wants a client certificate: hyper keeps it to itself.
     Error(io::Error),
+}
+
+// === impl Http2Settings ===
+
+impl Http2Settings {
+    /// With pings as rare as a peer wants that has complained so often (A8).
+    pub(crate) fn calmed(mut self, complaints: u32) -> Self {
+        if let Some(keep_alive) = &mut self.keep_alive {
+            keep_alive.interval = keep_alive.interval.saturating_mul(1 << complaints.min(16));
+        }
+        self
+    }
+
+    /// How long the network may keep what was sent without a sign that it has arrived (A18).
+    fn user_timeout(&self) -> Duration {
+        self.keep_alive.map_or(USER_TIMEOUT, |keep_alive| keep_alive.timeout)
+    }
+}
+
+impl Default for Http2Settings {
+    fn default() -> Self {
+        Self {
+            stream_window: 1 << 20,
+            connection_window: (1 << 31) - 1,
+            max_header_list_size: 1 << 20,
+            keep_alive: None,
+            keep_alive_without_calls: false,
+        }
+    }
 }
 
 // === impl Security ===
@@ -327,7 +401,16 @@ impl Transport {
         let (greeted, greeting) = oneshot::channel();
         let goaway = Arc::new(OnceLock::new());
         let frames = Frames::default();
-        let transport = Self { stream, frames, greeted: Some(greeted), goaway: goaway.clone(), write_failed: false };
+        let transport = Self {
+            stream,
+            frames,
+            greeted: Some(greeted),
+            goaway: goaway.clone(),
+            pulse: Pulse::new(),
+            between_frames: false,
+            ping: None,
+            write_failed: false,
+        };
         (transport, Greeting(greeting), goaway)
     }
 
@@ -340,18 +423,47 @@ impl Transport {
             })
         })
     }
+
+    /// Writes what is left of a ping, where that is allowed.
+    fn poll_ping(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some(written) = self.ping {
+            if self.write_failed || written == PING.len() {
+                self.ping = None;
+                // TLS may hold it back. If there is no room now, h2 flushes again before it writes.
+                let _ = Pin::new(&mut self.stream).poll_flush(cx);
+            } else if written == 0 && !self.between_frames {
+                break;
+            } else {
+                let polled = Pin::new(&mut self.stream).poll_write(cx, &PING[written..]);
+                let len = ready!(self.written(polled, PING.len() - written)).unwrap_or_default();
+                self.ping = Some(written + len);
+            }
+        }
+        Poll::Ready(())
+    }
 }
 
 impl AsyncRead for Transport {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.pulse.order() {
+            None => {}
+            Some(Order::Ping) => self.ping = Some(0),
+            Some(Order::BreakOff) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+        }
+        let _ = self.poll_ping(cx);
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if polled.is_pending() {
+            self.pulse.wait_for_orders(cx);
+            return polled;
+        }
+        self.pulse.hear();
         if let Poll::Ready(Err(error)) = &polled
             && let Some(greeted) = self.greeted.take()
         {
             let _ = greeted.send(FirstWord::Error(io::Error::new(error.kind(), error.to_string())));
         }
-        let Self { frames, greeted, goaway, .. } = &mut *self;
+        let Self { frames, greeted, goaway, pulse, .. } = &mut *self;
         frames.follow(&buf.filled()[before..], |seen| match seen {
             Seen::First { settings } => {
                 let word = if settings { FirstWord::Settings } else { FirstWord::Other };
@@ -359,6 +471,7 @@ impl AsyncRead for Transport {
                     let _ = greeted.send(word);
                 }
             }
+            Seen::Answer => pulse.note_answer(),
             Seen::GoAway(code) => drop(goaway.set(code)),
         });
         polled
@@ -370,6 +483,8 @@ impl AsyncWrite for Transport {
         if self.write_failed {
             return Poll::Ready(Ok(buf.len()));
         }
+        ready!(self.poll_ping(cx));
+        self.between_frames = false;
         let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.written(polled, buf.len())
     }
@@ -383,6 +498,8 @@ impl AsyncWrite for Transport {
         if self.write_failed {
             return Poll::Ready(Ok(len));
         }
+        ready!(self.poll_ping(cx));
+        self.between_frames = false;
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.written(polled, len)
     }
@@ -392,6 +509,8 @@ impl AsyncWrite for Transport {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // h2 flushes when all its frames are written.
+        self.between_frames = true;
         let polled = Pin::new(&mut self.stream).poll_flush(cx);
         self.written(polled.map_ok(|()| 0), 0).map_ok(drop)
     }
@@ -439,9 +558,12 @@ impl hyper::rt::Write for Io {
     }
 }
 
-/// HTTP/2's own 64 KiB windows throttle any link with latency.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+/// A PING (RFC 9113, section 6.7). What it carries is told apart from h2's own.
+const PING: [u8; 17] = *b"\0\0\x08\x06\0\0\0\0\0mainstay";
+
+/// As long as gRPC waits for the answer to a ping by default.
+#[cfg(target_os = "linux")]
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
 mod tests {
@@ -458,7 +580,7 @@ mod tests {
         let peer = Peer::default();
         let address = Address::Tcp(([127, 0, 0, 1], 1).into());
         let ends = Ends { local: None, security: None };
-        let connection = handshake::<Body>(Box::new(peer.clone()), &address, None, ends).await;
+        let connection = handshake::<Body>(Box::new(peer.clone()), &address, &Http2Settings::default(), ends).await;
         let Ok(Established { mut sender, driver, .. }) = connection else { panic!("the peer said SETTINGS") };
         peer.0.lock().unwrap().closed = true;
         let request = http::Request::post("http://peer/").body(Body::empty()).unwrap();

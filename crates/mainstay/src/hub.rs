@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use envoy_types::pb::envoy::config::core::v3::Node;
 use futures_channel::mpsc::{UnboundedSender, unbounded};
 use http::uri::{Authority, Scheme};
-use mainstay_lb::{ChannelCore, Snapshot, Wake};
+use mainstay_lb::{Snapshot, Wake};
 use mainstay_xds::Time;
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::{ClientSettings, ResourceStatus, ServerStatus};
@@ -17,21 +17,18 @@ use mainstay_xds::deps::{ConfigError, DepsSettings, XdsConfig};
 use mainstay_xds::name::Target;
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
-use tokio::time::Instant;
 
-use crate::ads::{AdsLimits, AdsStreams};
+use crate::ads::AdsLimits;
 use crate::channel::BuildError;
 use crate::connection::{ConnectSettings, Connection};
 use crate::credentials::Credentials;
 use crate::dns::ResolveHost;
-use crate::driver::{Driver, QUEUE};
 use crate::events::EventSource;
-use crate::intern::Interner;
 use crate::ledger::Books;
 use crate::load_reports::Origin;
-use crate::queue;
-use crate::subchannel::{Subchannel, Subchannels};
-use crate::telemetry::{ChannelObserver, LbObserver, Telemetry, XdsObserver};
+use crate::subchannel::Subchannel;
+use crate::supervisor::{Halt, Supervisor};
+use crate::telemetry::{ChannelObserver, Telemetry};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
 pub(crate) struct Hub {
@@ -41,6 +38,12 @@ pub(crate) struct Hub {
     pub(crate) authority: Authority,
     pub(crate) inspector: Inspector,
     pub(crate) observer: ChannelObserver,
+    run: Mutex<Run>,
+}
+
+/// The present run of a hub, on one runtime.
+struct Run {
+    supervisor: Supervisor,
     /// Dropped with the hub, which the driver notices.
     _close: oneshot::Sender<()>,
 }
@@ -61,6 +64,8 @@ pub(crate) struct Plan {
     pub(crate) require_xds_security: bool,
     pub(crate) ads: AdsLimits,
     pub(crate) telemetry: Option<Telemetry>,
+    /// How long to go on without an RPC.
+    pub(crate) idle_timeout: Option<Duration>,
 }
 
 /// What the driver and the RPCs share.
@@ -77,11 +82,13 @@ pub(crate) struct Shared {
     pub(crate) progress: ArcSwapOption<String>,
     /// Counts RPCs and keeps what happened, for channelz.
     pub(crate) books: Books,
+    /// Why no driver runs, if none does.
+    pub(crate) halt: ArcSwapOption<Halt>,
 }
 
-/// Asks the driver of a hub.
+/// Asks the driver of a hub, whichever runs.
 #[derive(Clone)]
-pub(crate) struct Inspector(UnboundedSender<Query>);
+pub(crate) struct Inspector(Arc<ArcSwap<UnboundedSender<Query>>>);
 
 /// A question to the driver.
 pub(crate) enum Query {
@@ -96,9 +103,10 @@ pub(crate) enum Query {
 }
 
 /// Keeps a cluster in the configuration for an RPC that has chosen it and waits for it (A31, L-27).
-pub(crate) struct ClusterRef<'a> {
+pub(crate) struct ClusterRef {
     cluster: Arc<str>,
-    inspector: &'a Inspector,
+    /// The driver that holds it. Another one knows nothing of it.
+    driver: UnboundedSender<Query>,
 }
 
 /// What an XdsClient shows of itself.
@@ -117,23 +125,19 @@ pub(crate) struct HubStatus {
 }
 
 /// Every hub of the process. Hubs on different runtimes are never shared: one may end before the other.
-static HUBS: Mutex<Vec<(runtime::Id, Weak<Hub>)>> = Mutex::new(Vec::new());
+static HUBS: Mutex<Vec<Weak<Hub>>> = Mutex::new(Vec::new());
 
 impl Hub {
     /// The running hub of an equal plan, or a new one.
     pub(crate) fn of(plan: Plan, runtime: &runtime::Handle) -> Result<Arc<Self>, BuildError> {
         let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
-        hubs.retain(|(_, hub)| hub.strong_count() > 0);
-        let running = hubs
-            .iter()
-            .filter(|(id, _)| *id == runtime.id())
-            .filter_map(|(_, hub)| hub.upgrade())
-            .find(|hub| *hub.plan == plan);
+        hubs.retain(|hub| hub.strong_count() > 0);
+        let running = hubs.iter().filter_map(Weak::upgrade).find(|hub| *hub.plan == plan && hub.is_on(runtime));
         if let Some(hub) = running {
             return Ok(hub);
         }
         let hub = Arc::new(Self::start(Arc::new(plan), runtime)?);
-        hubs.push((runtime.id(), Arc::downgrade(&hub)));
+        hubs.push(Arc::downgrade(&hub));
         Ok(hub)
     }
 
@@ -142,7 +146,7 @@ impl Hub {
     pub(crate) async fn statuses() -> Vec<HubStatus> {
         let asked: Vec<_> = {
             let hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
-            let running = hubs.iter().filter_map(|(_, hub)| hub.upgrade());
+            let running = hubs.iter().filter_map(Weak::upgrade);
             running.map(|hub| (hub.plan.target.canonical.clone(), hub.inspector.clone())).collect()
         };
         let answers = asked.into_iter().map(|(target, inspector)| async move {
@@ -159,6 +163,21 @@ impl Hub {
         &self.plan.target.canonical
     }
 
+    /// Goes on after an idle time, or on the runtime of the caller after its own has ended. Why not, if it cannot.
+    pub(crate) fn resume(&self) -> Result<(), Arc<Halt>> {
+        let mut run = self.run();
+        // Looked at under the lock: somebody else may have done it a moment ago.
+        let Some(halt) = self.shared.halt.load_full() else { return Ok(()) };
+        let runtime = match (&*halt, runtime::Handle::try_current()) {
+            (Halt::Crashed(_), _) | (_, Err(_)) => return Err(halt),
+            (Halt::Idle | Halt::RuntimeEnded, Ok(runtime)) => runtime,
+        };
+        self.shared.resume();
+        let supervisor = Supervisor { runtime: runtime.id(), ..run.supervisor.clone() };
+        *run = Run::start(supervisor, &runtime);
+        Ok(())
+    }
+
     fn start(plan: Arc<Plan>, runtime: &runtime::Handle) -> Result<Self, BuildError> {
         let authority = &*plan.target.data_plane_authority;
         let tls = plan.credentials.for_authority(authority)?;
@@ -171,41 +190,41 @@ impl Hub {
             events: EventSource::new(),
             progress: ArcSwapOption::empty(),
             books: Books::new(),
+            halt: ArcSwapOption::empty(),
         });
-        let (input_sender, inputs) = queue::bounded(QUEUE);
-        let (news, connection_news) = unbounded();
-        let (queries, asked) = unbounded();
-        let (close, closed) = oneshot::channel();
+        // The first driver brings the other end.
+        let queries = Arc::new(ArcSwap::from_pointee(unbounded().0));
         let origin = Origin { scheme: plan.credentials.scheme(), authority: authority.clone() };
-        let driver = Box::new(Driver {
-            core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
-                .with_warm_switching(plan.warm_switching)
-                .with_required_security(plan.require_xds_security),
-            subchannels: Subchannels::new(
-                runtime.id(),
-                tls,
-                origin,
-                plan.connect,
-                Interner::of(&plan.bootstrap),
-                news,
-                LbObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
-            ),
-            streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
-            lookups: Default::default(),
-            inputs,
-            input_sender,
-            connection_news,
-            queries: asked,
-            shared: shared.clone(),
-            observer: XdsObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
-            client_stirred: true,
+        let supervisor = Supervisor {
             plan: plan.clone(),
-            start: Instant::now(),
-        });
-        runtime.spawn(driver.run(closed));
-        let inspector = Inspector(queries);
+            tls,
+            origin,
+            shared: shared.clone(),
+            queries: queries.clone(),
+            runtime: runtime.id(),
+        };
+        let run = Mutex::new(Run::start(supervisor, runtime));
         let observer = ChannelObserver::new(plan.telemetry.as_ref(), &plan.target.canonical);
-        Ok(Self { shared, scheme: plan.credentials.scheme(), authority, inspector, observer, _close: close, plan })
+        let (scheme, inspector) = (plan.credentials.scheme(), Inspector(queries));
+        Ok(Self { shared, scheme, authority, inspector, observer, run, plan })
+    }
+
+    fn is_on(&self, runtime: &runtime::Handle) -> bool {
+        self.run().supervisor.runtime == runtime.id()
+    }
+
+    fn run(&self) -> MutexGuard<'_, Run> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Run ===
+
+impl Run {
+    fn start(supervisor: Supervisor, runtime: &runtime::Handle) -> Self {
+        let (close, closed) = oneshot::channel();
+        supervisor.clone().start(runtime, closed);
+        Self { supervisor, _close: close }
     }
 }
 
@@ -218,24 +237,25 @@ impl Inspector {
     /// Asks for a connection that an RPC needs.
     pub(crate) fn wake(&self, wake: Wake) {
         // A driver that has ended connects to nothing.
-        let _ = self.0.unbounded_send(Query::Wake(wake));
+        let _ = self.0.load().unbounded_send(Query::Wake(wake));
     }
 
     /// How the client of the hub is doing; `None` if it has just ended.
     pub(crate) async fn status(&self) -> Option<HubStatus> {
         let (answer, answered) = oneshot::channel();
-        self.0.unbounded_send(Query::Status(answer)).ok()?;
+        self.0.load().unbounded_send(Query::Status(answer)).ok()?;
         answered.await.ok()
     }
 }
 
 // === impl ClusterRef ===
 
-impl<'a> ClusterRef<'a> {
-    pub(crate) fn new(hub: &'a Hub, cluster: &Arc<str>) -> Self {
-        // A driver that has ended holds nothing, and no RPC waits for it.
-        let _ = hub.inspector.0.unbounded_send(Query::Hold(cluster.clone()));
-        Self { cluster: cluster.clone(), inspector: &hub.inspector }
+impl ClusterRef {
+    pub(crate) fn new(hub: &Hub, cluster: &Arc<str>) -> Self {
+        let driver = UnboundedSender::clone(&hub.inspector.0.load());
+        // One that has ended holds nothing, and no RPC waits for it.
+        let _ = driver.unbounded_send(Query::Hold(cluster.clone()));
+        Self { cluster: cluster.clone(), driver }
     }
 
     pub(crate) fn is_of(&self, cluster: &str) -> bool {
@@ -243,9 +263,9 @@ impl<'a> ClusterRef<'a> {
     }
 }
 
-impl Drop for ClusterRef<'_> {
+impl Drop for ClusterRef {
     fn drop(&mut self) {
-        let _ = self.inspector.0.unbounded_send(Query::Release(self.cluster.clone()));
+        let _ = self.driver.unbounded_send(Query::Release(self.cluster.clone()));
     }
 }
 
@@ -264,6 +284,7 @@ impl PartialEq for Plan {
             && self.require_xds_security == other.require_xds_security
             && self.ads == other.ads
             && self.telemetry == other.telemetry
+            && self.idle_timeout == other.idle_timeout
     }
 }
 

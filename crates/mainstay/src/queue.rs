@@ -1,4 +1,10 @@
 //! A queue with bounded room that takes none while it is empty: every channel has one, and it is nearly always empty.
+//!
+//! Threads meet here in the channel and in the semaphore only. A value is in the channel together with its permit, so there
+//! are never more values than permits: no counter of ours can differ from what is there. A permit is given back when its
+//! value is taken out or dropped, and those who wait for one are woken by the semaphore. When the receiver goes, it closes
+//! the semaphore, which wakes all of them with an error, and the channel with it: whoever got a permit before that finds
+//! the channel closed, or leaves a value that is dropped with the channel.
 
 use std::sync::Arc;
 

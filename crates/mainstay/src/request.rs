@@ -3,10 +3,15 @@
 //! An endpoint that goes away may refuse requests that were under way to it (GOAWAY). Such an RPC must not fail: it is
 //! sent to another endpoint (A6, transparent retry). The same goes for one that failed, if its route has a retry policy
 //! (A44). What was read of its body is kept until the response begins, up to a bound.
+//!
+//! A body is polled by the task of a connection that many RPCs use. So nothing that a caller's stream does may get out
+//! of here: a panic in it is an error of this one request. What the RPC, the connection and the sending task share is
+//! behind one lock, under which a sender both looks whether it is still wanted and says whom to wake: no end is missed.
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue, USER_AGENT};
@@ -17,6 +22,7 @@ use tonic::Status;
 use tonic::body::Body;
 
 use crate::deadline::GRPC_TIMEOUT;
+use crate::guard;
 use crate::telemetry::SentObserver;
 
 /// A request as the caller made it.
@@ -35,6 +41,10 @@ pub(crate) struct RequestBody {
     attempt: u32,
     /// How many of the kept pieces this attempt has read.
     position: usize,
+    /// Whether it was polled.
+    begun: bool,
+    /// Whether everything was read.
+    done: bool,
     observer: SentObserver,
 }
 
@@ -49,6 +59,12 @@ struct Source {
     kept_bytes: usize,
     /// The attempt that reads.
     attempt: u32,
+    /// Why the caller gave up on it: an error in its stream, or a panic. hyper tells the endpoint only.
+    broken: Option<Status>,
+    /// The RPC is over: nobody wants the rest.
+    abandoned: bool,
+    /// The task that sends it, while that may have to wait for the endpoint.
+    sending: Option<Waker>,
 }
 
 impl Request {
@@ -57,7 +73,17 @@ impl Request {
         let path = head.uri.into_parts().path_and_query.unwrap_or_else(|| PathAndQuery::from_static("/"));
         let mut headers = head.headers;
         headers.entry(USER_AGENT).or_insert(AGENT);
-        let source = Source { body, ended: false, second: None, kept: Some(Vec::new()), kept_bytes: 0, attempt: 0 };
+        let source = Source {
+            body,
+            ended: false,
+            second: None,
+            kept: Some(Vec::new()),
+            kept_bytes: 0,
+            attempt: 0,
+            broken: None,
+            abandoned: false,
+            sending: None,
+        };
         Self { method: head.method, path, headers, body: Arc::new(Mutex::new(source)), attempts: 0 }
     }
 
@@ -82,7 +108,7 @@ impl Request {
         if attempt > 0 {
             let mut source = lock(&self.body);
             source.kept.as_ref()?;
-            source.attempt = attempt;
+            source.begin(attempt);
         }
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(scheme);
@@ -92,6 +118,8 @@ impl Request {
             source: self.body.clone(),
             attempt,
             position: 0,
+            begun: false,
+            done: false,
             observer: Default::default(),
         });
         *request.method_mut() = self.method.clone();
@@ -110,13 +138,86 @@ impl Request {
     /// this stays true.
     pub(crate) fn prepare_another(&mut self) -> bool {
         let mut source = lock(&self.body);
-        source.attempt = self.attempts;
+        source.begin(self.attempts);
         source.kept.is_some()
     }
 
-    /// An endpoint has begun to answer: there will be no other attempt.
-    pub(crate) fn commit(self) {
-        lock(&self.body).kept = None;
+    /// An endpoint has begun to answer: there will be no other attempt. What is left of the request, if it is not sent
+    /// as a whole.
+    pub(crate) fn commit(self) -> Option<Upload> {
+        let mut source = lock(&self.body);
+        source.kept = None;
+        if Arc::strong_count(&self.body) == 1 {
+            source.let_go(); // Nobody sends it any more.
+        }
+        let whole = source.ended && source.broken.is_none();
+        drop(source);
+        (!whole).then(|| Upload(self.body))
+    }
+
+    /// Why the request itself failed, if it did.
+    pub(crate) fn broken(&self) -> Option<Status> {
+        lock(&self.body).broken.clone()
+    }
+}
+
+/// A request that is still being sent while its answer is read. Dropped with the answer, it ends: hyper would go on, and
+/// the endpoint would not hear that nobody waits any more.
+#[derive(Debug)]
+pub(crate) struct Upload(Arc<Mutex<Source>>);
+
+impl Upload {
+    /// Why the request itself failed, if it did.
+    pub(crate) fn broken(&self) -> Option<Status> {
+        lock(&self.0).broken.clone()
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let mut source = lock(&self.0);
+        source.abandoned = true;
+        let sending = source.sending.take();
+        drop(source);
+        sending.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// An attempt whose body was polled for the first time a moment ago on this thread, and is not sent as a whole.
+///
+/// hyper polls a body first in the task of its connection, and hands what is left to its executor. This is how the
+/// executor knows which RPC it is for: it can end what waits for the flow control of an endpoint, where the body is not
+/// asked.
+pub(crate) struct Sending {
+    source: Arc<Mutex<Source>>,
+    attempt: u32,
+}
+
+thread_local! {
+    static BEGUN: Cell<Option<Sending>> = const { Cell::new(None) };
+}
+
+impl Sending {
+    /// The one that began to be sent just now, if any.
+    pub(crate) fn just_begun() -> Option<Self> {
+        BEGUN.take()
+    }
+
+    /// Carries the rest of it, as long as anybody wants it.
+    pub(crate) async fn carry(self, rest: impl Future<Output = ()>) {
+        let mut rest = std::pin::pin!(rest);
+        std::future::poll_fn(|cx| {
+            let mut source = lock(&self.source);
+            if source.is_over(self.attempt) {
+                return Poll::Ready(());
+            }
+            if !source.sending.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                source.sending = Some(cx.waker().clone());
+            }
+            drop(source);
+            rest.as_mut().poll(cx)
+        })
+        .await;
     }
 }
 
@@ -134,60 +235,98 @@ impl http_body::Body for RequestBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
         let mut source = lock(&this.source);
-        if source.attempt != this.attempt {
+        if source.is_over(this.attempt) {
             return Poll::Ready(None);
         }
-        if let Some(piece) = source.kept.as_ref().and_then(|kept| kept.get(this.position)) {
-            this.position += 1;
-            this.observer.send(piece);
-            return Poll::Ready(Some(Ok(Frame::data(piece.clone()))));
-        }
-        let frame = match source.second.take() {
-            Some(second) => Some(second),
-            None => ready!(source.poll_body(cx)),
-        };
-        match &frame {
-            Some(Ok(frame)) => match frame.data_ref() {
-                Some(data) => {
-                    this.observer.send(data);
-                    source.keep(data);
+        let polled = source.poll_piece(this.position, cx);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(data) = frame.data_ref() {
+                    guard::shielded("telemetry", || this.observer.send(data));
                 }
-                None => source.kept = None,
-            },
-            Some(Err(_)) => source.kept = None,
-            None => {}
+                this.position += 1;
+                this.done = source.is_read(this.position);
+            }
+            Poll::Ready(_) => this.done = true,
+            Poll::Pending => {}
         }
-        // Most requests are one piece. Known to be the last one, it ends the stream, and no empty one has to.
-        if this.position == 0
-            && let Poll::Ready(second) = source.poll_body(cx)
-        {
-            source.second = second;
+        if !std::mem::replace(&mut this.begun, true) && !this.done {
+            BEGUN.set(Some(Sending { source: this.source.clone(), attempt: this.attempt }));
         }
-        this.position += 1;
-        Poll::Ready(frame)
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        let source = lock(&self.source);
-        let all_read = source.kept.as_ref().is_none_or(|kept| self.position >= kept.len());
-        all_read && source.second.is_none() && (source.ended || source.body.is_end_stream())
+        self.done || lock(&self.source).is_read(self.position)
     }
 
     fn size_hint(&self) -> SizeHint {
         if self.position > 0 || self.attempt > 0 {
             return SizeHint::default();
         }
-        lock(&self.source).body.size_hint()
+        lock(&self.source).size_hint()
+    }
+}
+
+impl Drop for RequestBody {
+    /// Nobody sends it any more. If it will not be sent again either, its source may go, though the answer is still read.
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let mut source = lock(&self.source);
+        if source.kept.is_none() && source.attempt == self.attempt {
+            source.let_go();
+        }
     }
 }
 
 impl Source {
+    /// The next piece for an attempt that has read so many.
+    fn poll_piece(&mut self, position: usize, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(piece) = self.kept.as_ref().and_then(|kept| kept.get(position)) {
+            return Poll::Ready(Some(Ok(Frame::data(piece.clone()))));
+        }
+        let frame = match self.second.take() {
+            Some(second) => Some(second),
+            None => ready!(self.poll_body(cx)),
+        };
+        match &frame {
+            Some(Ok(frame)) => match frame.data_ref() {
+                Some(data) => self.keep(data),
+                None => self.kept = None,
+            },
+            Some(Err(_)) => self.kept = None,
+            None => {}
+        }
+        // Most requests are one piece. Known to be the last one, it ends the stream, and no empty one has to.
+        if position == 0
+            && let Poll::Ready(second) = self.poll_body(cx)
+        {
+            self.second = second;
+        }
+        Poll::Ready(frame)
+    }
+
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if self.ended {
             return Poll::Ready(None);
         }
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        self.ended = frame.is_none();
+        let frame = match guard::catch(|| Pin::new(&mut self.body).poll_frame(cx)) {
+            Ok(polled) => ready!(polled),
+            Err(panic) => {
+                self.let_go();
+                Some(Err(Status::internal(format!("the stream of the request panicked: {panic}"))))
+            }
+        };
+        match &frame {
+            Some(Ok(_)) => {}
+            Some(Err(status)) => {
+                self.ended = true;
+                self.broken = Some(status.clone());
+            }
+            None => self.ended = true,
+        }
         Poll::Ready(frame)
     }
 
@@ -197,6 +336,40 @@ impl Source {
             Some(kept) if self.kept_bytes <= KEPT_BYTES => kept.push(piece.clone()),
             kept => *kept = None,
         }
+    }
+
+    /// Whether an attempt that has read so many pieces has read them all.
+    fn is_read(&self, position: usize) -> bool {
+        self.kept.as_ref().is_none_or(|kept| position >= kept.len())
+            && self.second.is_none()
+            && (self.ended || guard::catch(|| self.body.is_end_stream()).unwrap_or_default())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        guard::catch(|| self.body.size_hint()).unwrap_or_default()
+    }
+
+    /// From now on this attempt reads. The one before ends, wherever it waits.
+    fn begin(&mut self, attempt: u32) {
+        self.attempt = attempt;
+        self.sending.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn is_over(&self, attempt: u32) -> bool {
+        self.abandoned || self.attempt != attempt
+    }
+
+    /// Drops what the caller gave us: it reads no more.
+    fn let_go(&mut self) {
+        self.ended = true;
+        let body = std::mem::replace(&mut self.body, Body::empty());
+        guard::shielded("the stream of a request", || drop(body));
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 
@@ -214,6 +387,7 @@ const AGENT: HeaderValue = HeaderValue::from_static(concat!("mainstay/", env!("C
 
 #[cfg(test)]
 mod tests {
+    use futures_util::StreamExt;
     use http_body_util::{BodyExt, StreamBody};
 
     use super::*;
@@ -248,10 +422,36 @@ mod tests {
         let mut request = request(&["one", "two"]);
         let mut body = attempt(&mut request).unwrap();
         assert_eq!(read(&mut body).await.as_deref(), Some("one"));
-        request.commit();
+        let upload = request.commit();
+        assert!(upload.is_some(), "it is not sent as a whole");
         assert_eq!(read(&mut body).await.as_deref(), Some("two"));
         assert_eq!(read(&mut body).await, None);
         assert!(lock(&body.source).kept.is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_left_of_a_request_ends_with_its_answer() {
+        let mut request = request(&["one", "two", "three"]);
+        let mut body = attempt(&mut request).unwrap();
+        assert_eq!(read(&mut body).await.as_deref(), Some("one"));
+        drop(request.commit());
+        assert_eq!(read(&mut body).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_of_the_request_and_the_caller_hears_of_it() {
+        let stream = futures_util::stream::iter(0..2).map(|number| match number {
+            0 => Ok::<_, Status>(Frame::data(Bytes::from_static(b"one"))),
+            _ => panic!("bug"),
+        });
+        let stream = Body::new(StreamBody::new(stream));
+        let mut request = Request::new(http::Request::builder().method(Method::POST).uri("/s/m").body(stream).unwrap());
+        let mut body = attempt(&mut request).unwrap();
+        assert_eq!(read(&mut body).await.as_deref(), Some("one"));
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert_eq!((error.code(), error.message()), (tonic::Code::Internal, "the stream of the request panicked: bug"));
+        assert_eq!(request.broken().map(|status| status.code()), Some(tonic::Code::Internal));
+        assert!(body.frame().await.is_none());
     }
 
     #[tokio::test]

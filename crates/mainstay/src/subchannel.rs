@@ -13,6 +13,7 @@ use mainstay_xds::client::Intern;
 use tokio::runtime;
 
 use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User, WrongName};
+use crate::guard;
 use crate::http2::Tls;
 use crate::intern::Interner;
 use crate::ledger;
@@ -51,6 +52,11 @@ impl Subchannel {
     /// See [`Connection::sender_as`].
     pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<SendRequest<RequestBody>, WrongName>> {
         self.0.sender_as(authority)
+    }
+
+    /// A call on it was given up before it was answered.
+    pub(crate) fn suspect(&self) {
+        self.0.suspect();
     }
 
     /// Where it leads.
@@ -103,7 +109,7 @@ impl Subchannels {
     /// Sees what happened to a connection in use.
     pub(crate) fn note(&mut self, news: &News) {
         if let Some(used) = self.uses.get_mut(&news.id) {
-            used.observer.note(&news.state, news.lost);
+            guard::shielded("telemetry", || used.observer.note(&news.state, news.lost));
         }
     }
 
@@ -167,7 +173,7 @@ impl Host for Subchannels {
     }
 
     fn observe(&mut self, observation: &Observation) {
-        self.observer.note(observation);
+        guard::shielded("telemetry", || self.observer.note(observation));
     }
 
     fn interner(&mut self) -> Option<&mut dyn Intern> {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use envoy_types::pb::envoy::service::load_stats::v3::{LoadStatsRequest, LoadStatsResponse};
 use envoy_types::pb::google::protobuf::Duration;
 use mainstay_lb::Input;
-use mainstay_xds::{Choose, Time};
 use mainstay_xds::client::{CloseCause, Event, StreamId};
 use mainstay_xds::lrs::Action;
+use mainstay_xds::{Choose, Time};
 use prost::Message;
 
 use crate::invariant::{Invariant, Violation};
@@ -58,7 +58,8 @@ impl Loads {
     pub(crate) fn under_way(&self, planes: &[Plane]) -> impl Iterator<Item = StreamId> {
         let can_go_on = |load: &Load| {
             let plane = &planes[load.plane];
-            plane.net != Net::BlackHole && (!load.is_open || load.unsent || (load.greeted && !load.answered && !plane.mute))
+            plane.net != Net::BlackHole
+                && (!load.is_open || load.unsent || (load.greeted && !load.answered && !plane.mute))
         };
         self.streams.iter().filter(move |(_, load)| can_go_on(load)).map(|(id, _)| *id)
     }
@@ -100,7 +101,8 @@ impl World {
                     if self.teller_of(&stats.cluster_name) != Some(plane) {
                         continue; // What is left for a server that does not tell of the cluster any more.
                     }
-                    let count = |counts: &BTreeMap<String, u64>| counts.get(&stats.cluster_name).copied().unwrap_or_default();
+                    let count =
+                        |counts: &BTreeMap<String, u64>| counts.get(&stats.cluster_name).copied().unwrap_or_default();
                     let expected = count(picked) - count(then);
                     Invariant::Loads.holds(issued == expected, || {
                         format!("{issued} RPCs to {} are reported, and {expected} were sent", stats.cluster_name)
@@ -151,7 +153,8 @@ impl World {
 
     /// The streams to a control plane break.
     pub(crate) fn lose_loads(&mut self, choose: &mut dyn Choose, plane: usize) {
-        let lost: Vec<_> = self.loads.streams.iter().filter(|(_, load)| load.plane == plane).map(|(id, _)| *id).collect();
+        let lost: Vec<_> =
+            self.loads.streams.iter().filter(|(_, load)| load.plane == plane).map(|(id, _)| *id).collect();
         for id in lost {
             self.loads.streams.remove(&id);
             self.hear_of_load(choose, Event::Closed(id, CloseCause::ConnectionLost("connection reset".to_owned())));

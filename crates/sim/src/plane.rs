@@ -235,7 +235,9 @@ impl Plane {
         asked.version = self.version();
         asked.unacked = resources.clone();
         if self.habits.generous {
-            let unasked = |told: &&Arc<Told>| told.key.resource_type == resource_type && !asked.names.contains_key(&told.key.name);
+            let unasked = |told: &&Arc<Told>| {
+                told.key.resource_type == resource_type && !asked.names.contains_key(&told.key.name)
+            };
             resources.extend(self.truth().resources.values().filter(unasked).cloned());
         }
         Some(Response {

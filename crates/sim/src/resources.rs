@@ -22,8 +22,8 @@ use envoy_types::pb::envoy::config::endpoint::v3::{
     ClusterLoadAssignment, Endpoint, LbEndpoint, LbEndpointCollection, LedsClusterLocalityConfig, LocalityLbEndpoints,
 };
 use envoy_types::pb::envoy::config::listener::v3::{ApiListener, Listener};
-use envoy_types::pb::envoy::config::route::v3::route::Action;
 use envoy_types::pb::envoy::config::route::v3::header_matcher::HeaderMatchSpecifier;
+use envoy_types::pb::envoy::config::route::v3::route::Action;
 use envoy_types::pb::envoy::config::route::v3::route_action::hash_policy::{Header, PolicySpecifier};
 use envoy_types::pb::envoy::config::route::v3::route_action::{ClusterSpecifier, HashPolicy};
 use envoy_types::pb::envoy::config::route::v3::route_match::PathSpecifier;
@@ -39,8 +39,10 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, HttpFilter, Rds,
 };
+use envoy_types::pb::envoy::extensions::load_balancing_policies::client_side_weighted_round_robin::v3::ClientSideWeightedRoundRobin;
 use envoy_types::pb::envoy::extensions::load_balancing_policies::least_request::v3::LeastRequest;
 use envoy_types::pb::envoy::extensions::load_balancing_policies::pick_first::v3::PickFirst;
+use envoy_types::pb::envoy::extensions::load_balancing_policies::random_subsetting::v3::RandomSubsetting;
 use envoy_types::pb::envoy::extensions::load_balancing_policies::ring_hash::v3::RingHash;
 use envoy_types::pb::envoy::extensions::load_balancing_policies::round_robin::v3::RoundRobin;
 use envoy_types::pb::envoy::extensions::load_balancing_policies::wrr_locality::v3::WrrLocality;
@@ -152,6 +154,10 @@ pub enum Policy {
     RingHash,
     /// The first endpoint that answers.
     PickFirst,
+    /// Localities by weight, then each endpoint as often as the load that it reports allows.
+    Weighted,
+    /// Each of two endpoints in turn.
+    Subset,
 }
 
 /// Where the routes of [`Spec::Routes`] lead.
@@ -232,7 +238,8 @@ impl Spec {
                 cluster(name, ClusterDiscoveryType::ClusterType(custom), 0).encode_to_vec()
             }
             Self::Endpoints { priorities, drop } => {
-                let endpoints = (0..).zip(priorities).flat_map(|(priority, place)| localities(priority, place)).collect();
+                let endpoints =
+                    (0..).zip(priorities).flat_map(|(priority, place)| localities(priority, place)).collect();
                 let drop_percentage =
                     Some(FractionalPercent { numerator: *drop, denominator: DenominatorType::Hundred.into() });
                 let drop_overloads =
@@ -317,8 +324,7 @@ fn routes(name: &str, clusters: &[String], mark: u32) -> RouteConfiguration {
         };
         #[allow(deprecated, reason = "the message names its engine in a field that is")]
         let regex = RegexMatcher { regex: "/re/[a-c]+".to_owned(), ..RegexMatcher::default() };
-        let pattern =
-            RouteMatch { path_specifier: Some(PathSpecifier::SafeRegex(regex)), ..RouteMatch::default() };
+        let pattern = RouteMatch { path_specifier: Some(PathSpecifier::SafeRegex(regex)), ..RouteMatch::default() };
         let teens = HeaderMatchSpecifier::RangeMatch(Int64Range { start: 10, end: 20 });
         #[allow(deprecated, reason = "still in use, and the shortest form")]
         let is_last = HeaderMatchSpecifier::ExactMatch("last".to_owned());
@@ -327,7 +333,8 @@ fn routes(name: &str, clusters: &[String], mark: u32) -> RouteConfiguration {
             weight: Some(UInt32Value { value: weight }),
             ..ClusterWeight::default()
         };
-        let split = WeightedCluster { clusters: clusters.iter().zip(1..).map(weighted).collect(), ..Default::default() };
+        let split =
+            WeightedCluster { clusters: clusters.iter().zip(1..).map(weighted).collect(), ..Default::default() };
         routes.extend([
             to(exact, specifier(last)),
             to(pattern, specifier(last)),
@@ -342,12 +349,8 @@ fn routes(name: &str, clusters: &[String], mark: u32) -> RouteConfiguration {
             to(prefix(""), specifier(first)),
         ]);
     }
-    let host = VirtualHost {
-        name: format!("{name} {mark}"),
-        domains: vec!["*".to_owned()],
-        routes,
-        ..VirtualHost::default()
-    };
+    let host =
+        VirtualHost { name: format!("{name} {mark}"), domains: vec!["*".to_owned()], routes, ..VirtualHost::default() };
     RouteConfiguration { name: name.to_owned(), virtual_hosts: vec![host], ..RouteConfiguration::default() }
 }
 
@@ -369,12 +372,7 @@ fn cluster(name: &str, discovery: ClusterDiscoveryType, mark: u32) -> Cluster {
     };
     let upstream_config =
         Some(TypedExtensionConfig { name: "upstream".to_owned(), typed_config: Some(pack_any(options)) });
-    Cluster {
-        name: name.to_owned(),
-        cluster_discovery_type: Some(discovery),
-        upstream_config,
-        ..Cluster::default()
-    }
+    Cluster { name: name.to_owned(), cluster_discovery_type: Some(discovery), upstream_config, ..Cluster::default() }
 }
 
 /// The idle timeout of a cluster with mark 0, in seconds.
@@ -382,19 +380,21 @@ pub(crate) const MARKS: u32 = 3_600;
 
 impl Lb {
     fn put_into(self, cluster: Cluster) -> Cluster {
-        let thresholds = |limit: u32| Thresholds {
-            max_requests: Some(UInt32Value { value: limit }),
-            ..Thresholds::default()
-        };
+        let thresholds =
+            |limit: u32| Thresholds { max_requests: Some(UInt32Value { value: limit }), ..Thresholds::default() };
         let of_localities = |child: Any| WrrLocality { endpoint_picking_policy: Some(policy(child)) };
         let load_balancing_policy = match self.policy {
             Policy::RoundRobin => policy(pack_any(of_localities(pack_any(RoundRobin::default())))),
             Policy::LeastRequest => policy(pack_any(of_localities(pack_any(LeastRequest::default())))),
-            Policy::RingHash => policy(pack_any(RingHash {
-                minimum_ring_size: Some(UInt64Value { value: 64 }),
-                ..RingHash::default()
-            })),
+            Policy::RingHash => {
+                policy(pack_any(RingHash { minimum_ring_size: Some(UInt64Value { value: 64 }), ..RingHash::default() }))
+            }
             Policy::PickFirst => policy(pack_any(PickFirst::default())),
+            Policy::Weighted => policy(pack_any(of_localities(pack_any(ClientSideWeightedRoundRobin::default())))),
+            Policy::Subset => policy(pack_any(RandomSubsetting {
+                subset_size: Some(UInt32Value { value: 2 }),
+                child_policy: Some(policy(pack_any(RoundRobin::default()))),
+            })),
         };
         let number = |value| Some(UInt32Value { value });
         let outlier_detection = OutlierDetection {
@@ -410,10 +410,9 @@ impl Lb {
         };
         Cluster {
             load_balancing_policy: Some(load_balancing_policy),
-            circuit_breakers: self.max_requests.map(|limit| CircuitBreakers {
-                thresholds: vec![thresholds(limit)],
-                ..CircuitBreakers::default()
-            }),
+            circuit_breakers: self
+                .max_requests
+                .map(|limit| CircuitBreakers { thresholds: vec![thresholds(limit)], ..CircuitBreakers::default() }),
             outlier_detection: self.outlier_detection.then_some(outlier_detection),
             lrs_server: self.reports_load.then(itself),
             ..cluster

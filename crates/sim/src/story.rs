@@ -135,10 +135,8 @@ fn two() -> Scenario {
 
 /// The first of them alone.
 fn one() -> Scenario {
-    let (old, new) = (
-        [shop("c", 10), eds("c", 10), endpoints("c", &[10])],
-        [shop("d", 11), eds("d", 11), endpoints("d", &[11])],
-    );
+    let (old, new) =
+        ([shop("c", 10), eds("c", 10), endpoints("c", &[10])], [shop("d", 11), eds("d", 11), endpoints("d", &[11])]);
     Scenario::new("story", &[("a", &[&old, &new])])
 }
 

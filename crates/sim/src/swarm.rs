@@ -181,9 +181,9 @@ impl Draw {
 
     /// How a cluster spreads load.
     fn lb(&mut self) -> Lb {
-        let policies = [Policy::RoundRobin, Policy::LeastRequest, Policy::RingHash, Policy::PickFirst];
+        let others = [Policy::LeastRequest, Policy::RingHash, Policy::PickFirst, Policy::Weighted, Policy::Subset];
         Lb {
-            policy: if self.chance(2) { Policy::RoundRobin } else { policies[self.below(4)] },
+            policy: if self.chance(2) { Policy::RoundRobin } else { others[self.below(5)] },
             max_requests: self.chance(8).then(|| 2 + self.below(5) as u32),
             outlier_detection: self.chance(3),
             reports_load: self.chance(4),

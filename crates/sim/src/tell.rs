@@ -35,6 +35,7 @@ impl World {
             Event::Release(cluster) => format!("somebody does not need cluster {cluster} any more"),
             Event::Watch(index) => format!("(#server) watches {}", self.scenario.side[*index]),
             Event::Unwatch => "(#server) a watch ends".to_owned(),
+            Event::Impatience => "(#server) is told to forget past failures".to_owned(),
             Event::Repeat(id, kind) => format!("{}: will say all of {kind} again", of(id)),
             Event::Restart(index) => format!("{}: STARTS AFRESH with nothing", plane(index)),
             Event::Resolve(name, true) => format!("DNS: {name} is found"),

@@ -50,8 +50,9 @@ pub(crate) fn check(
         return Ok(());
     }
     // Endpoints that were replaced stay in use until one of the new ones is ready.
+    let names: BTreeSet<String> = earlier().chain([picture]).flat_map(|picture| clusters(picture, path)).collect();
     let all: BTreeSet<SocketAddr> =
-        earlier().flat_map(|earlier| clusters(earlier, path).into_iter().flat_map(|name| earlier.addresses(&name))).collect();
+        earlier().flat_map(|earlier| names.iter().flat_map(|name| earlier.addresses(name))).collect();
     match check_by(path, decision, picture, &all, shell, grain) {
         Ok(()) => Ok(()),
         Err(_) => wrong(what),

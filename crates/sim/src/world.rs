@@ -295,6 +295,12 @@ impl World {
             Event::Release(cluster) => self.subscribe(cluster, false),
             Event::Watch(index) => self.watch(*index),
             Event::Unwatch => self.unwatch(),
+            Event::Impatience => {
+                if let Some(side) = &mut self.side {
+                    side.client.reset_backoff();
+                    side.oracle.forgive(self.now);
+                }
+            }
             Event::Publish(index) => {
                 let plane = &mut self.planes[*index];
                 if let Some(truth) = self.scenario.planes[*index].editions.get(plane.edition + 1) {
@@ -580,7 +586,8 @@ impl World {
         let due = self.core.next_deadline();
         let spins = std::mem::take(&mut self.awake) && due.is_some_and(|due| due <= self.now);
         Invariant::Work.holds(!spins, || format!("something is still due at {due:?}, and it is {:?}", self.now))?;
-        let things = self.links.len() + self.shell.connections.len() + self.oracle.as_ref().map_or(0, |o| o.0.entries.len());
+        let things =
+            self.links.len() + self.shell.connections.len() + self.oracle.as_ref().map_or(0, |o| o.0.entries.len());
         let bound = ACTIONS_PER_THING * (8 + things);
         Invariant::Work.holds(self.actions <= bound, || {
             format!("{} actions followed from one event; {things} things are there", self.actions)
@@ -680,9 +687,7 @@ impl World {
     fn send(&mut self, who: Who, stream: StreamId, bytes: Bytes) -> Result<(), Violation> {
         let request = DiscoveryRequest::decode(bytes.clone());
         let request = request.map_err(|error| Invariant::Answers.broken(format!("not a request: {error}")))?;
-        self.note(|world| {
-            format!("  > {}{}: {}", who.tell(), world.server_of((who, stream)), tell::request(&request))
-        });
+        self.note(|world| format!("  > {}{}: {}", who.tell(), world.server_of((who, stream)), tell::request(&request)));
         if let Some(oracle) = self.oracle_of(who) {
             oracle.send(stream, &request)?;
         }
@@ -740,13 +745,21 @@ impl World {
         let Some(mut oracle) = self.oracle.take() else { return Ok(()) };
         let before = oracle.1.picture.clone();
         let quiet = self.quiet_links(Who::Channel);
-        let is_quiet = quiet.len() == self.links.keys().filter(|(who, _)| *who == Who::Channel).count()
-            && self.lookups.is_empty();
+        let is_quiet =
+            quiet.len() == self.links.keys().filter(|(who, _)| *who == Who::Channel).count() && self.lookups.is_empty();
         let dump = self.core.client().dump();
         let servers = self.core.client().server_states();
         let view = View { now: self.now, dump: &dump, servers: &servers, quiet: &quiet };
         let (client, config) = &mut *oracle;
-        let verdict = client.check(&view).and_then(|()| config.check(client, &view, self.core.config(), is_quiet));
+        let counted: usize = self.core.client().count_resources().iter().map(|count| count.count).sum();
+        let verdict = client
+            .check(&view)
+            .and_then(|()| config.check(client, &view, self.core.config(), is_quiet, !self.lookups.is_empty()))
+            .and_then(|()| {
+                Invariant::States.holds(counted == dump.len(), || {
+                    format!("{counted} resources are counted, and {} are shown", dump.len())
+                })
+            });
         self.oracle = Some(oracle);
         verdict?;
         self.check_side()?;
@@ -774,7 +787,8 @@ impl World {
         for connection in self.shell.connections.values() {
             let address = connection.handle.address;
             Invariant::Connections.holds(seen.insert(address), || format!("two connections to {address}"))?;
-            Invariant::Connections.holds(needed.contains(&address), || format!("{address} is connected and not needed"))?;
+            Invariant::Connections
+                .holds(needed.contains(&address), || format!("{address} is connected and not needed"))?;
         }
         Ok(())
     }

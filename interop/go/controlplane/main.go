@@ -55,20 +55,31 @@ type command struct {
 
 type key struct{ typeURL, name string }
 
+// everybody is served the same.
+type everybody struct{}
+
+const everyone = "everyone"
+
+func (everybody) ID(*corev3.Node) string { return everyone }
+
 func main() {
 	port := flag.Int("port", 0, "where to listen")
-	node := flag.String("node", "test-id", "the node that is served")
 	flag.Parse()
 
-	snapshots := cache.NewSnapshotCache(false, cache.IDHash{}, nil)
+	snapshots := cache.NewSnapshotCache(false, everybody{}, nil)
 	var mutex sync.Mutex
 	deadly := map[key]bool{}
-	onRequest := func(_ int64, request *discoveryv3.DiscoveryRequest) error {
-		if detail := request.GetErrorDetail(); detail != nil {
-			fmt.Printf("nack %s %q\n", request.GetTypeUrl(), detail.GetMessage())
-		}
+	nodes := map[int64]string{}
+	onRequest := func(stream int64, request *discoveryv3.DiscoveryRequest) error {
 		mutex.Lock()
 		defer mutex.Unlock()
+		// Only the first request of a stream must say which node it is from.
+		if id := request.GetNode().GetId(); id != "" {
+			nodes[stream] = id
+		}
+		if detail := request.GetErrorDetail(); detail != nil {
+			fmt.Printf("nack %s %s %q\n", nodes[stream], request.GetTypeUrl(), detail.GetMessage())
+		}
 		for _, name := range request.GetResourceNames() {
 			if deadly[key{request.GetTypeUrl(), name}] {
 				os.Exit(3)
@@ -98,7 +109,7 @@ func main() {
 			if err != nil {
 				log.Fatal(err)
 			}
-			if err := snapshots.SetSnapshot(context.Background(), *node, snapshot); err != nil {
+			if err := snapshots.SetSnapshot(context.Background(), everyone, snapshot); err != nil {
 				log.Fatal(err)
 			}
 		case "stop_on_request":

@@ -19,6 +19,7 @@ use mainstay_xds::Choose as _;
 use tokio::time::Instant;
 use tonic::Code;
 
+use super::{Act, Stage, no_port};
 use crate::{call::Caller, connect, failure::Failure};
 
 /// Control planes, backends and a client, and the dice.
@@ -46,13 +47,6 @@ struct Plane {
     clusters: Vec<Vec<usize>>,
     /// Since when it has not said a word.
     silent_since: Option<Instant>,
-}
-
-/// Something that was done.
-pub(super) struct Act {
-    /// In a word, to be counted.
-    pub(super) kind: &'static str,
-    pub(super) what: String,
 }
 
 impl Chaos {
@@ -83,8 +77,74 @@ impl Chaos {
         Ok(chaos)
     }
 
-    /// The client whose RPCs must not fail.
-    pub(super) fn client(&mut self) -> Result<Box<dyn Caller>, Failure> {
+    /// Takes a backend out gracefully, or brings back the one that is out. Between two there is a rest, in which clients
+    /// find the first one again.
+    async fn roll(&mut self) -> Result<Act, Failure> {
+        if let Some(index) = self.down.take() {
+            let backend = &mut self.backends[index];
+            backend.restart().await.map_err(|error| no_port(&error))?;
+            self.rolled = Instant::now();
+            return Ok(Act { kind: "return", what: format!("{} is back", backend.id()) });
+        }
+        if self.rolled.elapsed() < REST {
+            return Ok(Act { kind: "rest", what: "nothing".to_owned() });
+        }
+        let index = self.below(BACKENDS);
+        let backend = &mut self.backends[index];
+        backend.stop_gracefully().await;
+        self.down = Some(index);
+        Ok(Act { kind: "roll", what: format!("{} has stopped gracefully", backend.id()) })
+    }
+
+    /// Gives control planes another route and other endpoints: one of them, or all.
+    fn point_elsewhere(&mut self, index: usize) -> Act {
+        let (route, cluster) = (self.below(CLUSTERS), self.below(CLUSTERS));
+        let mut members: Vec<usize> = (0..BACKENDS).collect();
+        while members.len() > LEAST_MEMBERS && self.dice.choose(3) > 0 {
+            members.remove(self.below(members.len()));
+        }
+        let all = self.dice.choose(2) == 0;
+        let chosen = if all { 0..PLANES } else { index..index + 1 };
+        for index in chosen {
+            let plane = &mut self.planes[index];
+            plane.route = route;
+            plane.clusters[cluster].clone_from(&members);
+            self.announce(index);
+        }
+        let who = if all { "all control planes".to_owned() } else { NAMES[index].to_owned() };
+        Act { kind: "point elsewhere", what: format!("{who}: cluster-{route}; cluster-{cluster} has {members:?}") }
+    }
+
+    fn announce(&self, index: usize) {
+        let Plane { server, route, clusters, .. } = &self.planes[index];
+        let address = |number: &usize| self.backends[*number].addr().to_string();
+        let clusters: Vec<_> =
+            clusters.iter().enumerate().map(|(n, members)| (n, members.iter().map(address).collect())).collect();
+        server.control_plane().set(configuration(*route, &clusters));
+    }
+
+    fn channel_to(&self, service: &str) -> Result<Channel, Failure> {
+        let node = Node { id: "mainstay-soak".to_owned(), ..Node::default() };
+        let servers = self.planes.iter().map(|plane| ServerConfig::insecure(plane.server.addr().to_string()));
+        let builder = servers.fold(Bootstrap::builder().node(node), BootstrapBuilder::server);
+        let bootstrap =
+            builder.build().map_err(|invalid| Failure::failed(format!("the bootstrap of the soak: {invalid}")))?;
+        // Short pauses, so that much happens; as fast as a rolling update may be.
+        let builder = Channel::builder(format!("xds:///{service}"))
+            .bootstrap(bootstrap)
+            .backoff(Duration::from_millis(100), Duration::from_secs(1))
+            .xds_connect_timeouts(Duration::from_millis(500), Duration::from_secs(1))
+            .xds_keep_alive(Duration::from_secs(2), Duration::from_secs(1));
+        connect::build(builder)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.dice.choose(bound.max(1) as u64)).unwrap_or_default()
+    }
+}
+
+impl Stage for Chaos {
+    fn client(&mut self) -> Result<Box<dyn Caller>, Failure> {
         let channel = self.channel_to(SERVICE)?;
         let (mut events, fallbacks) = (channel.events(), Arc::clone(&self.fallbacks));
         tokio::spawn(async move {
@@ -98,13 +158,11 @@ impl Chaos {
         Ok(Box::new(TestServiceClient::new(channel)))
     }
 
-    /// How long to leave everything as it is.
-    pub(super) fn pause(&mut self) -> Duration {
+    fn pause(&mut self) -> Duration {
         Duration::from_millis(50 + self.dice.choose(900))
     }
 
-    /// Does something.
-    pub(super) async fn act(&mut self) -> Result<Act, Failure> {
+    async fn act(&mut self) -> Result<Act, Failure> {
         let index = self.below(PLANES);
         let roll = self.dice.choose(16);
         for plane in &mut self.planes {
@@ -163,47 +221,8 @@ impl Chaos {
         }
     }
 
-    /// Takes a backend out gracefully, or brings back the one that is out. Between two there is a rest, in which clients
-    /// find the first one again.
-    async fn roll(&mut self) -> Result<Act, Failure> {
-        if let Some(index) = self.down.take() {
-            let backend = &mut self.backends[index];
-            backend.restart().await.map_err(|error| no_port(&error))?;
-            self.rolled = Instant::now();
-            return Ok(Act { kind: "return", what: format!("{} is back", backend.id()) });
-        }
-        if self.rolled.elapsed() < REST {
-            return Ok(Act { kind: "rest", what: "nothing".to_owned() });
-        }
-        let index = self.below(BACKENDS);
-        let backend = &mut self.backends[index];
-        backend.stop_gracefully().await;
-        self.down = Some(index);
-        Ok(Act { kind: "roll", what: format!("{} has stopped gracefully", backend.id()) })
-    }
-
-    /// Gives control planes another route and other endpoints: one of them, or all.
-    fn point_elsewhere(&mut self, index: usize) -> Act {
-        let (route, cluster) = (self.below(CLUSTERS), self.below(CLUSTERS));
-        let mut members: Vec<usize> = (0..BACKENDS).collect();
-        while members.len() > LEAST_MEMBERS && self.dice.choose(3) > 0 {
-            members.remove(self.below(members.len()));
-        }
-        let all = self.dice.choose(2) == 0;
-        let chosen = if all { 0..PLANES } else { index..index + 1 };
-        for index in chosen {
-            let plane = &mut self.planes[index];
-            plane.route = route;
-            plane.clusters[cluster].clone_from(&members);
-            self.announce(index);
-        }
-        let who = if all { "all control planes".to_owned() } else { NAMES[index].to_owned() };
-        Act { kind: "point elsewhere", what: format!("{who}: cluster-{route}; cluster-{cluster} has {members:?}") }
-    }
-
-    /// Makes everything well, and points all control planes at the last backend, which must then be reached. Answers with
-    /// how often the client fell back.
-    pub(super) async fn heal(&mut self) -> Result<u64, Failure> {
+    /// Makes everything well, and points all control planes at the last backend, which must then be reached.
+    async fn heal(&mut self) -> Result<Vec<String>, Failure> {
         self.visitor = None;
         for plane in &self.planes {
             let snapshot = configuration(0, &[(0, vec![self.last.addr().to_string()])]);
@@ -211,7 +230,7 @@ impl Chaos {
             plane.server.faults().heal();
             plane.server.start().map_err(|error| no_port(&error))?;
         }
-        let Some(channel) = self.channel.clone() else { return Ok(0) };
+        let Some(channel) = self.channel.clone() else { return Ok(Vec::new()) };
         let client = TestServiceClient::new(channel);
         let begin = Instant::now();
         loop {
@@ -229,11 +248,10 @@ impl Chaos {
                 }
             }
         }
-        Ok(self.fallbacks.load(Ordering::Relaxed))
+        Ok(vec![format!("  fallbacks   {}", self.fallbacks.load(Ordering::Relaxed))])
     }
 
-    /// Ends everything.
-    pub(super) async fn end(mut self) {
+    async fn end(mut self) {
         self.channel = None;
         for backend in self.backends.iter_mut().chain([&mut self.last]) {
             backend.stop().await;
@@ -241,33 +259,6 @@ impl Chaos {
         for plane in &self.planes {
             plane.server.stop().await;
         }
-    }
-
-    fn announce(&self, index: usize) {
-        let Plane { server, route, clusters, .. } = &self.planes[index];
-        let address = |number: &usize| self.backends[*number].addr().to_string();
-        let clusters: Vec<_> =
-            clusters.iter().enumerate().map(|(n, members)| (n, members.iter().map(address).collect())).collect();
-        server.control_plane().set(configuration(*route, &clusters));
-    }
-
-    fn channel_to(&self, service: &str) -> Result<Channel, Failure> {
-        let node = Node { id: "mainstay-soak".to_owned(), ..Node::default() };
-        let servers = self.planes.iter().map(|plane| ServerConfig::insecure(plane.server.addr().to_string()));
-        let builder = servers.fold(Bootstrap::builder().node(node), BootstrapBuilder::server);
-        let bootstrap =
-            builder.build().map_err(|invalid| Failure::failed(format!("the bootstrap of the soak: {invalid}")))?;
-        // Short pauses, so that much happens; as fast as a rolling update may be.
-        let builder = Channel::builder(format!("xds:///{service}"))
-            .bootstrap(bootstrap)
-            .backoff(Duration::from_millis(100), Duration::from_secs(1))
-            .xds_connect_timeouts(Duration::from_millis(500), Duration::from_secs(1))
-            .xds_keep_alive(Duration::from_secs(2), Duration::from_secs(1));
-        connect::build(builder)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.dice.choose(bound.max(1) as u64)).unwrap_or_default()
     }
 }
 
@@ -290,10 +281,6 @@ fn cluster_name(number: usize) -> String {
 
 async fn backend(id: &str) -> Result<Backend, Failure> {
     Backend::spawn(ANY_PORT, id).await.map_err(|error| no_port(&error))
-}
-
-fn no_port(error: &std::io::Error) -> Failure {
-    Failure::failed(format!("cannot listen: {error}")).tip("the soak needs free ports on 127.0.0.1")
 }
 
 const ANY_PORT: &str = "127.0.0.1:0";

@@ -1,8 +1,10 @@
 //! `mainstay soak`: steady traffic while everything around it dies and returns, and what that costs.
 
 mod chaos;
+mod hostile;
 mod meter;
 mod outages;
+mod villain;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,7 +24,8 @@ use crate::{
     tally::{Tally, shares},
     traffic::{Schedule, Traffic},
 };
-use chaos::{Act, Chaos};
+use chaos::Chaos;
+use hostile::Siege;
 use meter::{Growth, Meter};
 
 /// Send RPCs for a long time while control planes and backends die and return at random
@@ -31,6 +34,12 @@ use meter::{Growth, Meter};
 /// configuration, RPCs are sent at a steady rate while control planes are killed, silenced, cut off, restarted and
 /// pointed at other backends at random, and backends roll: each in turn stops gracefully and returns. No RPC may fail,
 /// and neither memory nor open files may grow. It ends by itself, prints a report, and SIGINT or SIGTERM end it early.
+///
+/// With --hostile the control plane is well, and eight good backends stand beside two hostile ones, which flood, half
+/// close, reset, drip, lie about their load, say GOAWAY in a loop, say nothing, or speak no HTTP/2. One caller in a
+/// thousand panics in its stream, readers stall, and runtimes end under their channels. No innocent call to a good
+/// backend may fail, all others must end in time, and neither memory, tasks, open files nor the use of the processor may
+/// grow.
 ///
 /// The exit code is 3 if an RPC failed, and 1 if something grew or was left over.
 #[derive(Args, Debug)]
@@ -54,6 +63,10 @@ pub(crate) struct Flags {
     /// the middle of an update. No RPC may fail or take more than 200 ms, and the fallback must serve within 11 s.
     #[arg(long, value_name = "NAME", conflicts_with = "seed")]
     script: Option<Script>,
+
+    /// Hostile backends and callers with bugs, instead of control planes that die
+    #[arg(long, conflicts_with = "script")]
+    hostile: bool,
 }
 
 /// A script of known outages.
@@ -74,54 +87,111 @@ pub(crate) struct Settings {
 #[derive(Debug)]
 enum Plan {
     Random { seed: u64 },
+    Hostile { seed: u64 },
     Outages,
 }
 
 impl Flags {
     pub(crate) fn resolve(self) -> Settings {
-        let Self { duration, qps, seed, script } = self;
-        match script {
-            None => Settings { duration, qps: qps.unwrap_or(500.0), plan: Plan::Random { seed } },
-            Some(Script::Outages) => Settings { duration, qps: qps.unwrap_or(1000.0), plan: Plan::Outages },
-        }
+        let Self { duration, qps, seed, script, hostile } = self;
+        let (usual, plan) = match script {
+            Some(Script::Outages) => (1000.0, Plan::Outages),
+            None if hostile => (500.0, Plan::Hostile { seed }),
+            None => (500.0, Plan::Random { seed }),
+        };
+        Settings { duration, qps: qps.unwrap_or(usual), plan }
     }
+}
+
+/// What is soaked, and what is done to it.
+trait Stage {
+    /// The client whose RPCs must not fail.
+    fn client(&mut self) -> Result<Box<dyn Caller>, Failure>;
+
+    /// How long to leave everything as it is.
+    fn pause(&mut self) -> Duration;
+
+    /// An RPC of that client has begun.
+    fn begun(&mut self) {}
+
+    /// Does something.
+    async fn act(&mut self) -> Result<Act, Failure>;
+
+    /// Makes everything well, and looks whether it is. Lines for the report.
+    async fn heal(&mut self) -> Result<Vec<String>, Failure>;
+
+    /// Ends everything.
+    async fn end(self);
+}
+
+/// Something that was done.
+struct Act {
+    /// In a word, to be counted.
+    kind: &'static str,
+    what: String,
 }
 
 /// Soaks until the time is over or a signal comes.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Output) -> Result<(), Failure> {
-    let Settings { duration, qps, plan } = settings;
-    let seed = match plan {
-        Plan::Random { seed } => seed,
-        Plan::Outages => {
-            return tokio::select! {
-                ended = outages::run(qps, duration, &mut output) => ended,
-                () = signals.next() => Ok(()),
-            };
-        }
-    };
     let files_before = meter::open_files();
-    let mut chaos = Chaos::start(seed).await?;
-    let client = chaos.client()?;
+    let Settings { duration, qps, plan } = settings;
+    match plan {
+        Plan::Random { seed } => {
+            let load = Load { duration, qps, seed };
+            soak(Chaos::start(seed).await?, files_before, load, signals, output).await
+        }
+        Plan::Hostile { seed } => {
+            let load = Load { duration, qps, seed };
+            soak(Siege::start(seed).await?, files_before, load, signals, output).await
+        }
+        Plan::Outages => tokio::select! {
+            ended = outages::run(qps, duration, &mut output) => ended,
+            () = signals.next() => Ok(()),
+        },
+    }
+}
+
+/// How much is asked of a stage.
+struct Load {
+    duration: Duration,
+    qps: f64,
+    seed: u64,
+}
+
+async fn soak(
+    mut stage: impl Stage,
+    files_before: Option<usize>,
+    load: Load,
+    mut signals: Signals,
+    mut output: Output,
+) -> Result<(), Failure> {
+    let Load { duration, qps, seed } = load;
+    let client = stage.client()?;
     first_answer(&*client).await?;
     output.line(format_args!("{qps} RPCs per second for {}, seed {seed}", humantime::format_duration(duration)))?;
 
     let mut soak = Soak::new();
     let begin = Instant::now();
     let mut traffic = Traffic::start(Schedule::new(qps, Some(duration)), vec![client], RPC_TIMEOUT);
-    let mut next_act = begin + chaos.pause();
-    let mut samples = tokio::time::interval(SAMPLE);
+    let mut next_act = begin + stage.pause();
+    let mut samples = tokio::time::interval(meter::SAMPLE);
     let live = io::stderr().is_terminal();
     let mut stopping = false;
     loop {
         tokio::select! {
             event = traffic.next() => match event {
-                Some(event) => soak.hear(&event, begin),
+                Some(event) => {
+                    if let crate::traffic::Event::Began { .. } = event {
+                        stage.begun();
+                    }
+                    soak.hear(&event, begin);
+                }
                 None => break,
             },
             () = tokio::time::sleep_until(next_act), if !stopping => {
-                let act = chaos.act().await?;
+                let act = stage.act().await?;
                 soak.note(act, begin);
-                next_act = Instant::now() + chaos.pause();
+                next_act = Instant::now() + stage.pause();
             }
             _ = samples.tick() => {
                 soak.meter.sample();
@@ -141,11 +211,11 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
     if live {
         anstream::eprint!("\r\x1b[K");
     }
-    let fallbacks = chaos.heal().await?;
+    let lines = stage.heal().await;
     drop(traffic);
-    chaos.end().await;
+    stage.end().await;
     let left = files_left(files_before).await;
-    soak.report(begin.elapsed(), fallbacks, left, &mut output)
+    soak.report(begin.elapsed(), lines, left, &mut output)
 }
 
 /// Waits until the client holds a configuration: from now on nothing may fail.
@@ -223,7 +293,13 @@ impl Soak {
         );
     }
 
-    fn report(self, took: Duration, fallbacks: u64, left: Option<usize>, output: &mut Output) -> Result<(), Failure> {
+    fn report(
+        self,
+        took: Duration,
+        lines: Result<Vec<String>, Failure>,
+        left: Option<usize>,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
         let tally = &self.tally;
         let (sent, failed) = (tally.sent(), tally.failed() + tally.unfinished());
         output.line(styled(TITLE, format_args!("{sent} RPCs in {:.0} s", took.as_secs_f64())))?;
@@ -240,11 +316,15 @@ impl Soak {
         output.line(format_args!("  backends    {}", shares(tally.backends())))?;
         let acts: Vec<_> = self.acts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         output.line(format_args!("  done to it  {}", acts.join(", ")))?;
-        output.line(format_args!("  fallbacks   {fallbacks}"))?;
+        for line in lines.iter().flatten() {
+            output.line(line)?;
+        }
         let growth = self.meter.growth();
         if let Some(growth) = &growth {
             output.line(format_args!("  memory      {}", growth.memory))?;
             output.line(format_args!("  open files  {}", growth.files))?;
+            output.line(format_args!("  tasks       {}", growth.tasks))?;
+            output.line(format_args!("  processors  {}", growth.cpu))?;
         }
         if let Some(left) = left {
             output.line(format_args!("  left open   {left} files after the end"))?;
@@ -252,7 +332,8 @@ impl Soak {
         for line in &self.failures {
             output.line(format_args!("  {line}"))?;
         }
-        judge(sent, failed, growth, left)
+        judge(sent, failed, growth, left)?;
+        lines.map(drop)
     }
 }
 
@@ -261,7 +342,10 @@ fn judge(sent: u64, failed: u64, growth: Option<Growth>, left: Option<usize>) ->
         return Err(Failure::calls(format!("{failed} of {sent} RPCs failed")));
     }
     if let Some(growth) = growth.filter(|growth| !growth.is_flat()) {
-        return Err(Failure::failed(format!("it grows: memory {}, open files {}", growth.memory, growth.files)));
+        let Growth { memory, files, tasks, cpu } = growth;
+        return Err(Failure::failed(format!(
+            "it grows: memory {memory}, open files {files}, tasks {tasks}, processors {cpu}"
+        )));
     }
     match left {
         Some(left) if left > 0 => Err(Failure::failed(format!("{left} files are open that were not before"))),
@@ -269,10 +353,12 @@ fn judge(sent: u64, failed: u64, growth: Option<Growth>, left: Option<usize>) ->
     }
 }
 
+fn no_port(error: &io::Error) -> Failure {
+    Failure::failed(format!("cannot listen: {error}")).tip("the soak needs free ports on 127.0.0.1")
+}
+
 const RPC_TIMEOUT: Duration = Duration::from_secs(20);
 const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often memory and files are looked at.
-const SAMPLE: Duration = Duration::from_millis(500);
 /// How many lines about failed RPCs are shown.
 const SHOWN_LINES: usize = 40;
 /// How much of what was done before is shown with them.

@@ -142,6 +142,16 @@ fn a_short_soak_fails_no_rpc_and_leaves_nothing() {
     }
 }
 
+#[test]
+fn a_short_hostile_soak_fails_no_innocent_rpc_and_leaves_nothing() {
+    let output = mainstay(&["soak", "--hostile", "--duration", "3s", "--qps", "100", "--seed", "3"]);
+    let stdout = text(&output.stdout);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{stdout}");
+    for line in ["  answered    300\n", "  failed      0\n", "  left open   0 files after the end\n"] {
+        assert!(stdout.contains(line), "{stdout}");
+    }
+}
+
 /// A file of `examples/`.
 fn example(name: &str) -> String {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples");

@@ -51,7 +51,7 @@ fn a_tls_context_that_is_not_followed_is_told_once() {
     assert_eq!(world.host.observations, []);
     world.update(config([secured("a=1")]));
     world.update(config([secured("a=1,2")]));
-    assert_eq!(world.host.observations, [told.clone()]);
+    assert_eq!(world.host.observations, std::slice::from_ref(&told));
     world.ready(1);
     assert_eq!(world.rpc(), "send 1", "as in gRPC with credentials that are not for xDS");
     world.update(config([eds("c", "a=1")]));

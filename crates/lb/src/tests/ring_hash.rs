@@ -8,8 +8,8 @@ use mainstay_xds::resource::endpoint::{Endpoint, EndpointNames};
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
 use mainstay_xds::resource::route::{HashPolicy, HashSource, Route, RouteAction};
 
-use crate::{Chosen, Outlook};
 use crate::testbed::{World, aggregate, dns, edit_endpoints, edit_locality, eds, route, routed, with_policy};
+use crate::{Chosen, Outlook};
 
 #[test]
 fn nothing_is_connected_to_before_a_request_needs_it() {

@@ -116,7 +116,7 @@ impl Peer {
             .map_err(|error| format!("{}: cannot be an :authority: {error}", self.uri()))?;
         let scheme = if tls.is_some() { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP };
         let Handshake { requests, mut connection, wire, goaway } =
-            race(&addresses, |address| handshake(address, tls.as_ref())).await?;
+            race(&addresses, |address| handshake(address, tls.as_ref(), self.keep_alive)).await?;
         let (pings, asked) = unbounded();
         let keeper = keep(connection.ping_pong(), wire.clone(), self.keep_alive, asked);
         let (lose, lost) = watch::channel(None);
@@ -250,8 +250,8 @@ struct Handshake {
 }
 
 /// Connects, and waits until the server's first SETTINGS are in force: they say how many streams it allows.
-async fn handshake(address: &Address, tls: Option<&Tls>) -> Result<Handshake, ConnectError> {
-    let (stream, _) = http2::dial(address, tls).await?;
+async fn handshake(address: &Address, tls: Option<&Tls>, keep_alive: KeepAlive) -> Result<Handshake, ConnectError> {
+    let (stream, _) = http2::dial(address, tls, keep_alive.timeout).await?;
     let wire = Wire::new();
     let (transport, greeting, goaway) = Transport::over(Box::new(Tap::on(stream, wire.clone())));
     let (requests, mut connection) = h2::client::Builder::new()

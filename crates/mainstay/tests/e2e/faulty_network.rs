@@ -168,7 +168,7 @@ async fn a_half_open_connection_to_an_endpoint_is_noticed_by_keepalive_and_left(
     let proxy = Proxy::to(one.addr()).await;
     let server = control_plane(behind(&[proxy.address().to_string(), two.addr().to_string()])).await;
     let direct = Proxy::to(server.addr()).await;
-    let keep_alive = (Duration::from_millis(50), Duration::from_millis(50));
+    let keep_alive = (Duration::from_millis(50), Duration::from_millis(500));
     let channel = builder(&direct, None).keep_alive(keep_alive.0, keep_alive.1).build().unwrap();
     let mut client = Client::new(channel);
     until_answered_by(&mut client, "one").await;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
 use mainstay::{Channel, ChannelBuilder, Event, Events};
-use mainstay_control_plane::{Snapshot, TypeUrl, resources};
+use mainstay_control_plane::{Server, Snapshot, TypeUrl, resources};
 use mainstay_testservice::Backend;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -123,37 +123,49 @@ async fn endpoints_roll_while_an_update_is_withheld() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_returns_with_nothing_takes_nothing_over() {
     // A71: fallback ends with a resource that somebody watches, not with an empty response.
-    for fail_on_data_errors in [false, true] {
-        let [one, two] = backends(["one", "two"]).await;
-        let primary = control_plane(chain("cluster-1", &[&one])).await;
-        let fallback = control_plane(chain("fallback-cluster", &[&two])).await;
-        let channel = Channel::builder("xds:///service")
-            .bootstrap(bootstrap_with(&[primary.addr(), fallback.addr()], |server| {
-                server.features.fail_on_data_errors = fail_on_data_errors
-            }));
-        let channel = short(channel).build().unwrap();
-        let mut client = Client::new(channel.clone());
-        until_answered_by(&mut client, "one").await;
-        primary.faults().die_on_request(TypeUrl::CLUSTER, "cluster-2");
-        primary.control_plane().set(chain("cluster-2", &[&one]));
-        until_answered_by(&mut client, "two").await;
+    let [one, two] = backends(["one", "two"]).await;
+    let primary = control_plane(chain("cluster-1", &[&one])).await;
+    let fallback = control_plane(chain("fallback-cluster", &[&two])).await;
+    let mut client = Client::new(builder(&[primary.addr(), fallback.addr()]).build().unwrap());
+    until_answered_by(&mut client, "one").await;
+    primary.faults().die_on_request(TypeUrl::CLUSTER, "cluster-2");
+    primary.control_plane().set(chain("cluster-2", &[&one]));
+    until_answered_by(&mut client, "two").await;
+    return_with_nothing(&primary, &fallback, client, chain("cluster-3", &[&one])).await;
+}
 
-        let traffic = Traffic::start(&client);
-        let mut requests = primary.events();
-        primary.faults().heal();
-        primary.control_plane().set(Snapshot::default());
-        primary.start().unwrap();
-        for type_url in [TypeUrl::LISTENER, TypeUrl::CLUSTER] {
-            in_time(requests.answer(type_url)).await.unwrap();
-        }
-        assert_eq!(traffic.stop().await.only_backend(), "two");
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_returns_with_nothing_deletes_nothing_even_where_deletions_count() {
+    // A88: fail_on_data_errors is about what a server in charge takes away.
+    let [one, two] = backends(["one", "two"]).await;
+    let primary = control_plane(Snapshot::default()).await;
+    let fallback = control_plane(chain("cluster", &[&two])).await;
+    primary.stop().await;
+    let strict = |server: &mut ServerConfig| server.features.fail_on_data_errors = true;
+    let bootstrap = bootstrap_with(&[primary.addr(), fallback.addr()], strict);
+    let channel = short(Channel::builder("xds:///service").bootstrap(bootstrap)).build().unwrap();
+    let mut client = Client::new(channel);
+    until_answered_by(&mut client, "two").await;
+    return_with_nothing(&primary, &fallback, client, chain("cluster", &[&one])).await;
+}
 
-        let traffic = Traffic::start(&client);
-        primary.control_plane().set(chain("cluster-3", &[&one]));
-        until_answered_by(&mut client, "one").await;
-        until_left_alone(&fallback).await;
-        traffic.stop().await.assert_no_failure();
+/// The primary returns with an empty cache while the fallback serves by "two", and later has what serves by "one".
+async fn return_with_nothing(primary: &Server, fallback: &Server, mut client: Client, later: Snapshot) {
+    let traffic = Traffic::start(&client);
+    let mut requests = primary.events();
+    primary.faults().heal();
+    primary.control_plane().set(Snapshot::default());
+    primary.start().unwrap();
+    for type_url in [TypeUrl::LISTENER, TypeUrl::CLUSTER] {
+        in_time(requests.answer(type_url)).await.unwrap();
     }
+    assert_eq!(traffic.stop().await.only_backend(), "two");
+
+    let traffic = Traffic::start(&client);
+    primary.control_plane().set(later);
+    until_answered_by(&mut client, "one").await;
+    until_left_alone(fallback).await;
+    traffic.stop().await.assert_no_failure();
 }
 
 // === Silence ===

@@ -38,6 +38,14 @@ pub(super) struct PlaneView {
     pub(super) lacked: BTreeSet<AuthorityKey>,
 }
 
+impl PlaneView {
+    /// Nobody needs the server any more: everything about it is forgotten.
+    pub(super) fn start_afresh(&mut self) {
+        let (attempt, lacked) = (self.attempt, std::mem::take(&mut self.lacked));
+        *self = Self { attempt, lacked, ..Self::default() };
+    }
+}
+
 impl Oracle {
     /// The client begins an attempt.
     pub(crate) fn open(
@@ -50,6 +58,9 @@ impl Oracle {
         let uri = self.rules.uri(plane).to_owned();
         let view = &mut self.planes[plane];
         Invariant::Attempts.holds(view.attempt.is_none(), || format!("a second attempt at {uri}"))?;
+        if view.ended.is_some() {
+            view.start_afresh(); // It was released, and is needed again in the same moment.
+        }
         if let Some((earliest, latest)) = view.next.take() {
             let overslept = self.woke.is_some_and(|woke| latest < woke);
             view.at_leisure = false;
@@ -60,9 +71,8 @@ impl Oracle {
         view.attempt = Some(stream);
         let settings = &self.rules.settings;
         let known = [settings.connect_timeout, settings.last_connect_timeout];
-        Invariant::Attempts.holds(known.contains(&connect_timeout), || {
-            format!("{uri} may take {connect_timeout:?} to connect")
-        })?;
+        Invariant::Attempts
+            .holds(known.contains(&connect_timeout), || format!("{uri} may take {connect_timeout:?} to connect"))?;
         let taken = self.streams.insert(stream, StreamView::new(plane, connect_timeout)).is_some();
         Invariant::Attempts.holds(!taken, || format!("stream {} was opened twice", stream.0))
     }
@@ -113,9 +123,10 @@ impl Oracle {
             self.failed(now, plane);
         }
         let view = &self.planes[plane];
-        Invariant::Backoff.holds(view.next.is_some_and(|(earliest, latest)| (earliest..=latest).contains(&(now + pause))), || {
-            format!("{uri} is told to be tried again in {pause:?}: expected {:?}", view.next)
-        })
+        Invariant::Backoff
+            .holds(view.next.is_none_or(|(earliest, latest)| (earliest..=latest).contains(&(now + pause))), || {
+                format!("{uri} is told to be tried again in {pause:?}: expected {:?}", view.next)
+            })
     }
 
     /// A sign of life came that was asked for.
@@ -141,6 +152,16 @@ impl Oracle {
         self.planes[plane].down = false;
         self.changed = true;
         Ok(())
+    }
+
+    /// The client is told to forget past failures: whoever waits is tried at once (C-83).
+    pub(crate) fn forgive(&mut self, now: Time) {
+        for view in &mut self.planes {
+            (view.failures, view.ends) = (0, 0);
+            if let Some(next) = &mut view.next {
+                *next = (now, now);
+            }
+        }
     }
 
     /// A response came: the server is there, and past failures are forgiven (P-20).
@@ -193,7 +214,7 @@ impl Oracle {
     pub(super) fn stream_ended(&mut self, now: Time, server: &ServerConfig, pause: Duration) -> Result<(), Violation> {
         let Some(plane) = self.rules.plane(server) else { return Ok(()) };
         let next = self.planes[plane].next;
-        let is_right = next.is_some_and(|(earliest, latest)| (earliest..=latest).contains(&(now + pause)));
+        let is_right = next.is_none_or(|(earliest, latest)| (earliest..=latest).contains(&(now + pause)));
         Invariant::Backoff.holds(is_right || self.planes[plane].attempt.is_some(), || {
             format!("{} is told to be tried again in {pause:?}: expected {next:?}", self.rules.uri(plane))
         })
@@ -220,10 +241,11 @@ impl Oracle {
             if !in_use {
                 let idle = view.attempt.is_none();
                 Invariant::Attempts.holds(idle, || format!("{uri} is not in use and has a stream"))?;
-                *view = PlaneView { lacked: std::mem::take(&mut view.lacked), ..PlaneView::default() };
+                view.start_afresh();
                 continue;
             }
-            Invariant::Attempts.holds(!ended || view.attempt.is_some(), || format!("{uri} is in use, and its stream was closed"))?;
+            Invariant::Attempts
+                .holds(!ended || view.attempt.is_some(), || format!("{uri} is in use, and its stream was closed"))?;
             let waits = view.next.is_some_and(|(_, latest)| now <= latest || self.asleep);
             Invariant::Attempts.holds(view.attempt.is_some() || !is_needed, || {
                 format!("{uri} is needed, and there is no attempt at it although nothing failed")

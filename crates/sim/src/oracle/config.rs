@@ -23,7 +23,11 @@ pub(crate) struct ConfigOracle {
     listener: Arc<str>,
     bound: Duration,
     lookups: Lookups,
+    /// The hosts that may be looked up.
+    hosts: BTreeSet<String>,
     subscribed: BTreeSet<String>,
+    /// Somebody once subscribed: what that left goes with the next change.
+    was_subscribed: bool,
     /// The newest Listener and routes that fit together.
     unit: Option<Unit>,
     before: Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
@@ -35,6 +39,8 @@ pub(crate) struct ConfigOracle {
     recent: Vec<(Time, BTreeSet<ResourceKey>, Option<Arc<Picture>>)>,
     /// Since when a new configuration is complete, but a mixture.
     mixed_since: Option<Time>,
+    /// When the switch began that led to a mixture. Servers that come and go meanwhile do not make it last longer.
+    mixed_by: Option<Time>,
     changed: bool,
 }
 
@@ -44,13 +50,16 @@ impl ConfigOracle {
             listener: scenario.target.listener.clone(),
             bound: scenario.deps.switch_timeout,
             lookups: Lookups::new(),
+            hosts: BTreeSet::new(),
             subscribed: BTreeSet::new(),
+            was_subscribed: false,
             unit: None,
             before: None,
             picture: None,
             needs: BTreeSet::new(),
             recent: Vec::new(),
             mixed_since: None,
+            mixed_by: None,
             changed: true,
         }
     }
@@ -68,6 +77,7 @@ impl ConfigOracle {
     /// Somebody subscribes to a cluster, or does not any more.
     pub(crate) fn subscribed(&mut self, clusters: BTreeSet<String>) {
         self.subscribed = clusters;
+        self.was_subscribed = true;
         self.changed = true;
     }
 
@@ -78,6 +88,7 @@ impl ConfigOracle {
         view: &View<'_>,
         shown: Shown<'_>,
         is_quiet: bool,
+        is_resolving: bool,
     ) -> Result<(), Violation> {
         let shown = shown.map(|shown| shown.cloned().map_err(Clone::clone));
         let is_new = match (&shown, &self.before) {
@@ -93,9 +104,15 @@ impl ConfigOracle {
         // With nothing in force trouble is as good as an answer.
         let made = self.make(oracle, had, &mut unit);
         self.unit = unit;
-        self.lookups.retain(|host, _| made.hosts.contains(host) || made.picture.is_none());
+        // A name that is being looked up may be one that was forgotten in between.
+        let made = Made { awaited: made.awaited || is_resolving, ..made };
+        self.hosts.extend(made.hosts.iter().cloned());
+        self.lookups.retain(|host, _| self.hosts.contains(host));
         let picture = match &shown {
-            Some(Ok(config)) if is_new => Some(Arc::new(Picture::of(config))),
+            Some(Ok(config)) if is_new => {
+                let picture = Arc::new(Picture::of(config));
+                Some(self.picture.clone().filter(|before| *before == picture).unwrap_or(picture))
+            }
             Some(Ok(_)) => self.picture.clone(),
             _ => None,
         };
@@ -136,20 +153,26 @@ impl ConfigOracle {
         if let Some(expected) = complete.filter(|_| !mixed) {
             return self.compare(expected, &made.optional, false, shown, picture);
         }
-        if let (Some(expected), Some(since)) = (complete, self.mixed_since) {
-            let mixed = made.sources.iter().filter(|(_, planes)| planes.len() > 1);
-            let switches: Vec<_> = mixed.filter_map(|(authority, _)| oracle.switched_at(authority)).collect();
-            let first = switches.iter().copied().min().unwrap_or(since);
-            let last = switches.iter().copied().max().unwrap_or(since);
-            let in_force = self.compare(expected, &made.optional, true, shown, picture);
-            if in_force.is_ok() {
-                let is_old = self.picture.as_ref().zip(picture).is_some_and(|(before, now)| Arc::ptr_eq(before, now));
-                return Invariant::Config.holds(is_old || view.now.since(first) >= self.bound, || {
-                    "a mixture of servers is in force before the bound".to_owned()
-                });
-            }
-            if view.now.since(since.max(last)) > self.bound && !oracle.is_asleep() {
-                return in_force;
+        let switches = made.sources.iter().filter(|(_, planes)| planes.len() > 1);
+        let first = switches.filter_map(|(authority, _)| oracle.switched_at(authority)).min();
+        self.mixed_by = first.map(|first| self.mixed_by.unwrap_or(first));
+        if let Some(expected) = complete
+            && self.compare(expected, &made.optional, true, shown, picture).is_ok()
+        {
+            let is_old = self.picture.as_ref().zip(picture).is_some_and(|(before, now)| Arc::ptr_eq(before, now));
+            let was_mixed = matches!(&self.before, Some(Ok(before)) if before.mixed_sources);
+            let is_due = self.mixed_by.is_none_or(|by| view.now.since(by) >= self.bound);
+            return Invariant::Config.holds(is_old || was_mixed || is_due, || {
+                "a mixture of servers is in force before the bound".to_owned()
+            });
+        }
+        // A mixture that is complete is not held back for ever.
+        let limit = 2 * self.bound;
+        let is_late = self.mixed_since.is_some_and(|since| view.now.since(since) > limit) && !oracle.is_asleep();
+        if let Some(expected) = complete.filter(|_| is_late) {
+            let is_marked = matches!(shown, Some(Ok(config)) if config.mixed_sources);
+            if !is_marked {
+                return self.compare(expected, &made.optional, true, shown, picture);
             }
         }
         // Something is awaited, or of more than one server: what was in force stays.
@@ -175,9 +198,8 @@ impl ConfigOracle {
         let now = self.make(oracle, false, &mut self.unit.clone());
         let Some(before) = &self.picture else {
             let is_made = now.picture.as_ref() == Some(picture) && !now.awaited;
-            return Invariant::Config.holds(is_made, || {
-                format!("{picture:?} is in force, and what can be had is {:?}", now.picture)
-            });
+            return Invariant::Config
+                .holds(is_made, || format!("{picture:?} is in force, and what can be had is {:?}", now.picture));
         };
         if Arc::ptr_eq(before, picture) {
             return Ok(());
@@ -185,22 +207,28 @@ impl ConfigOracle {
         // What is in force follows its own clusters, whatever the new routes say.
         let mut own = Made::default();
         let own_parts = self.with_knowledge(oracle, false, |knowledge| knowledge.clusters(&before.roots, &mut own));
-        let fresh = |name: &String| {
-            own_parts.get(name).or_else(|| now.picture.as_ref().and_then(|now| now.parts.get(name)))
-        };
+        let fresh =
+            |name: &String| own_parts.get(name).or_else(|| now.picture.as_ref().and_then(|now| now.parts.get(name)));
         let is_troubled = |name: &String| now.troubled.contains(name) || own.troubled.contains(name);
         let is_fine = |(name, part): (&String, &Part)| {
             let was = before.parts.get(name);
-            was == Some(part) || (fresh(name) == Some(part) && !(is_troubled(name) && was.is_some_and(Part::is_usable)))
+            was == Some(part)
+                || (fresh(name) == Some(part)
+                    && !(is_troubled(name) && was.is_some_and(Part::is_usable) && !part.is_usable()))
         };
         let torn = picture.parts.iter().find(|part| !is_fine(*part));
         Invariant::Config.holds(torn.is_none(), || {
-            format!("cluster {torn:?} is in force: it was {:?} and is {:?}", torn.map(|(name, _)| before.parts.get(name)), torn.map(|(name, _)| fresh(name)))
+            format!(
+                "cluster {torn:?} is in force: it was {:?} and is {:?}",
+                torn.map(|(name, _)| before.parts.get(name)),
+                torn.map(|(name, _)| fresh(name))
+            )
         })?;
         let same_unit = before.listener == picture.listener && before.host == picture.host;
-        let whole = now.picture.as_ref().is_some_and(|now| now.listener == picture.listener && now.host == picture.host)
-            && !now.awaited
-            && now.troubled.iter().all(|name| !before.parts.get(name).is_some_and(Part::is_usable));
+        let whole =
+            now.picture.as_ref().is_some_and(|now| now.listener == picture.listener && now.host == picture.host)
+                && !now.awaited
+                && now.troubled.iter().all(|name| !before.parts.get(name).is_some_and(Part::is_usable));
         Invariant::Config.holds(same_unit || whole, || {
             format!("{} {:?} is in force before all of it is there", picture.listener, picture.host)
         })
@@ -224,9 +252,14 @@ impl ConfigOracle {
             let mut recent = self.recent.iter().filter_map(|(.., picture)| picture.as_ref());
             recent.any(|picture| picture.parts.contains_key(name))
         };
-        let extra = |name: &String| warm(name) || self.subscribed.contains(name) || (was(name) && !self.subscribed.is_empty());
+        let is_new = !self.picture.as_ref().is_some_and(|before| Arc::ptr_eq(before, picture));
+        // What somebody subscribes to brings along all that is below it.
+        let extra = |name: &String| warm(name) || self.was_subscribed || (was(name) && is_new);
         let missing = expected.parts.iter().find(|(name, part)| picture.parts.get(*name) != Some(part));
-        let superfluous = picture.parts.keys().find(|name| !expected.parts.contains_key(*name) && !extra(name) && !optional.contains_key(*name));
+        let superfluous = picture
+            .parts
+            .keys()
+            .find(|name| !expected.parts.contains_key(*name) && !extra(name) && !optional.contains_key(*name));
         let same = expected.listener == picture.listener
             && expected.host == picture.host
             && expected.roots == picture.roots
@@ -243,7 +276,9 @@ impl ConfigOracle {
                 of(missing.map(|(name, _)| name))
             )
         })?;
-        Invariant::Config.holds(config.mixed_sources == mixed, || {
+        // What did not change need not be marked.
+        let is_old = self.picture.as_ref().is_some_and(|before| Arc::ptr_eq(before, picture));
+        Invariant::Config.holds(config.mixed_sources == mixed || (mixed && is_old), || {
             format!("the configuration says that it is a mixture: {}, and it is: {mixed}", config.mixed_sources)
         })
     }
@@ -254,6 +289,9 @@ impl ConfigOracle {
             self.recent.push((now + WARM, before, self.picture.clone()));
         }
         self.recent.retain(|(until, ..)| now <= *until);
+        if self.recent.is_empty() && !made.awaited && made.picture.is_some() && self.mixed_since.is_none() {
+            self.hosts.clone_from(&made.hosts);
+        }
     }
 
     /// What is watched is what is needed: by what is in force, and by what is to come.
@@ -283,4 +321,3 @@ impl Part {
 
 /// How long warm switching may keep what was in force.
 const WARM: Duration = Duration::from_secs(5);
-

@@ -219,7 +219,9 @@ impl Oracle {
     }
 
     fn is_in_use(&self, plane: usize) -> bool {
-        self.charges.iter().any(|(authority, charge)| self.rules.servers_of(authority)[..=charge.place].contains(&plane))
+        self.charges
+            .iter()
+            .any(|(authority, charge)| self.rules.servers_of(authority)[..=charge.place].contains(&plane))
     }
 
     /// Whether another server is next in line for an authority that uses this one.
@@ -232,9 +234,9 @@ impl Oracle {
 
     /// Whether something of an authority is awaited: watched, without a value, and not known to be absent.
     fn lacks_something(&self, authority: &AuthorityKey) -> bool {
-        self.entries.iter().any(|(key, entry)| {
-            entry.watched && entry.is_uncached() && self.rules.authority_of(key) == Some(authority)
-        })
+        self.entries
+            .iter()
+            .any(|(key, entry)| entry.watched && entry.is_uncached() && self.rules.authority_of(key) == Some(authority))
     }
 
     fn fell_back(&mut self, now: Time, authority: &AuthorityKey, server: &ServerConfig) -> Result<(), Violation> {
@@ -265,12 +267,19 @@ impl Oracle {
                 && self.rules.authority_of(&told.key) == Some(authority)
                 && self.entries.get(&told.key).is_some_and(|entry| entry.watched)
         };
-        let inbox = self.streams.values().filter(|stream| stream.plane == plane).flat_map(|stream| &stream.inbox).next();
+        let inbox =
+            self.streams.values().filter(|stream| stream.plane == plane).flat_map(|stream| &stream.inbox).next();
         Invariant::Recovery.holds(inbox.is_some_and(|response| response.resources.iter().any(brings)), || {
             format!("{authority} returned to {}, which has sent nothing that is watched and of use", server.server_uri)
         })?;
         self.charges.insert(authority.clone(), Charge { place, since: now });
         self.follow(authority);
+        // What is released now and needed again in the same moment starts afresh.
+        for released in (0..self.planes.len()).filter(|plane| !self.is_in_use(*plane)).collect::<Vec<_>>() {
+            let ended = self.planes[released].attempt;
+            self.planes[released].start_afresh();
+            self.planes[released].attempt = ended;
+        }
         Ok(())
     }
 
@@ -321,7 +330,10 @@ impl Oracle {
             })?;
             let stays = self.planes[servers[charge.place]].down && charge.place + 1 < servers.len();
             Invariant::Fallback.holds(!(stays && (lacks || knob)), || {
-                format!("{authority}: {} is down, and the next server is not asked", self.rules.uri(servers[charge.place]))
+                format!(
+                    "{authority}: {} is down, and the next server is not asked",
+                    self.rules.uri(servers[charge.place])
+                )
             })?;
         }
         let lacked: BTreeSet<_> = self.charges.keys().filter(|key| self.lacks_something(key)).cloned().collect();

@@ -113,7 +113,9 @@ impl Picture {
     pub(crate) fn addresses(&self, cluster: &str) -> BTreeSet<SocketAddr> {
         match self.parts.get(cluster) {
             None | Some(Part::Failed | Part::Leaf(_, None)) => BTreeSet::new(),
-            Some(Part::Leaf(_, Some(priorities))) => priorities.iter().flatten().flat_map(|(_, all)| all).flatten().copied().collect(),
+            Some(Part::Leaf(_, Some(priorities))) => {
+                priorities.iter().flatten().flat_map(|(_, all)| all).flatten().copied().collect()
+            }
             Some(Part::Group(leaves)) => leaves.iter().flat_map(|leaf| self.addresses(leaf)).collect(),
         }
     }
@@ -295,7 +297,8 @@ impl<'a> Knowledge<'a> {
                 }
                 Place::Collection(_) if !self.rules.guards.endpoint_fallback => vec![(1, Vec::new())], // A95's guard.
                 Place::Collection(name) => {
-                    let key = ResourceKey { resource_type: ResourceType::EndpointCollection, name: name.as_str().into() };
+                    let key =
+                        ResourceKey { resource_type: ResourceType::EndpointCollection, name: name.as_str().into() };
                     made.needs.insert(key.clone());
                     let backends = match (self.known)(&key) {
                         Known::Awaited => {

@@ -26,6 +26,9 @@ pub(crate) struct Entry {
     pub(crate) word: Word,
     /// Nobody watched it for a moment: whether it was forgotten is up to the client.
     doubtful: bool,
+    /// The value of another server, which the one in charge left out: whether it was asked for it in time is up to the
+    /// client to say (P-50).
+    left_out: Option<Held>,
     /// That there is none was told last, and whether by the word of a server. It cannot be called off but by a value.
     told: Option<bool>,
 }
@@ -94,9 +97,10 @@ impl Word {
     pub(super) fn said_by(&self) -> Option<usize> {
         match self {
             Self::Nothing | Self::Good => None,
-            Self::Bad { plane, .. } | Self::Gone { plane } | Self::Silence { plane, .. } | Self::Error { plane, .. } => {
-                Some(*plane)
-            }
+            Self::Bad { plane, .. }
+            | Self::Gone { plane }
+            | Self::Silence { plane, .. }
+            | Self::Error { plane, .. } => Some(*plane),
         }
     }
 }
@@ -178,7 +182,9 @@ impl Oracle {
             && received.invalid == faulty + errors
             && received.valid <= response.resources.len() - faulty;
         Invariant::Answers.holds(is_right, || {
-            format!("{uri} sent {response} with {faulty} faults, and {kind} {version:?} was read: {received:?} {nack:?}")
+            format!(
+                "{uri} sent {response} with {faulty} faults, and {kind} {version:?} was read: {received:?} {nack:?}"
+            )
         })?;
         // What it says about resources instead of sending them stays with the stream.
         for told in response.faulty() {
@@ -222,7 +228,7 @@ impl Oracle {
             let Some(entry) = self.entries.get_mut(&key) else { continue };
             if let Some(told) = told {
                 let before = entry.held.replace(Held { told: told.clone(), plane, version: response.version.clone() });
-                entry.word = Word::Good;
+                (entry.word, entry.left_out) = (Word::Good, None);
                 if let Some(before) = before.filter(|before| before.plane != plane) {
                     self.planes[before.plane].lost_some.insert(kind);
                 }
@@ -247,6 +253,9 @@ impl Oracle {
             return; // A53: not a word about it.
         }
         let drops = old_rules || features.fail_on_data_errors;
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.left_out = entry.held.clone().filter(|held| held.plane != plane);
+        }
         if let Some(stream) = self.streams.values_mut().find(|stream| stream.plane == plane) {
             stream.words.insert(key.clone(), Word::Gone { plane });
         }
@@ -321,9 +330,8 @@ impl Oracle {
         // Everybody gets their time once more, but only once.
         let again = self.woke_before.is_some_and(|woke| woke >= asked.at);
         let overslept = self.woke.is_some_and(|woke| due + LATE < woke && now.since(woke) < PROBE_PATIENCE) && !again;
-        Invariant::Absence.holds(!overslept, || {
-            format!("{key} timed out on {uri} when we woke: it may have been sent meanwhile")
-        })?;
+        Invariant::Absence
+            .holds(!overslept, || format!("{key} timed out on {uri} when we woke: it may have been sent meanwhile"))?;
         Invariant::Absence.holds(self.in_charge_of(key) == Some(plane), || {
             format!("{key} timed out on {uri}, which is not in charge of it")
         })?;
@@ -376,6 +384,16 @@ impl Oracle {
             if std::mem::take(&mut entry.doubtful) && shown.is_none() && entry.state() != status.state {
                 *entry = Entry { watched: true, ..Entry::default() }; // Forgotten in between.
             }
+            if let Some(left_out) = entry.left_out.take()
+                && status.state == ResourceState::Acked
+            {
+                (entry.held, entry.word) = (Some(left_out), Word::Good);
+                for stream in self.streams.values_mut() {
+                    if matches!(stream.words.get(key), Some(Word::Gone { .. })) {
+                        stream.words.remove(key);
+                    }
+                }
+            }
             // A server that takes over may have been silent about it for long enough already.
             let moved = self.rules.authority_of(key).is_some_and(|authority| self.moved.contains(authority));
             if moved && entry.held.is_none() && entry.word == Word::Nothing && status.error.is_some() {
@@ -407,9 +425,8 @@ impl Oracle {
             })?;
             let by = status.error.as_ref().map(|error| error.server.as_deref().unwrap_or_default());
             let said_by = entry.word.said_by().map(|plane| server(plane).server_uri.as_str());
-            Invariant::Ambient.holds(by == said_by, || {
-                format!("{key} shows an error of {by:?}: expected one of {said_by:?}")
-            })?;
+            Invariant::Ambient
+                .holds(by == said_by, || format!("{key} shows an error of {by:?}: expected one of {said_by:?}"))?;
         }
         Ok(())
     }
@@ -435,7 +452,8 @@ impl Oracle {
                 let proven = self.is_proven_since(stream, asked);
                 let slack = if slept.is_some() { patience + 2 * PROBE_PATIENCE } else { Duration::ZERO };
                 let bound = if proven { patience + slack } else { 2 * PROBE_PATIENCE + slack };
-                let bound = bound.max(if proven { stream.last_proof_bound(asked.at, patience) } else { Duration::ZERO });
+                let bound =
+                    bound.max(if proven { stream.last_proof_bound(asked.at, patience) } else { Duration::ZERO });
                 Invariant::Absence.holds(waited <= bound, || {
                     format!("{key} was asked for on {uri} {waited:?} ago and is still awaited; alive: {proven}")
                 })?;

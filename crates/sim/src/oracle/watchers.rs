@@ -117,9 +117,8 @@ impl Watchers {
                 }
                 _ => false,
             };
-            Invariant::Notifications.holds(same, || {
-                format!("{key}: a watcher was told {value:?}, and what was said last is {held:?}")
-            })?;
+            Invariant::Notifications
+                .holds(same, || format!("{key}: a watcher was told {value:?}, and what was said last is {held:?}"))?;
             let expected = match entry.word {
                 _ if oracle.is_unreachable(authority) => Some(Wrong::Unreachable),
                 Word::Nothing | Word::Good => None,

@@ -121,7 +121,8 @@ impl Oracle {
         })?;
         let first = !stream.types.contains_key(&kind);
         let asked = stream.types.entry(kind).or_default();
-        Invariant::Answers.holds(!(first && names.is_empty()), || format!("{uri}: a wildcard request of {kind} (P-48)"))?;
+        Invariant::Answers
+            .holds(!(first && names.is_empty()), || format!("{uri}: a wildcard request of {kind} (P-48)"))?;
         let answered = asked.owed.pop_front();
         let nonce = answered.as_ref().map_or(&asked.nonce, |response| &response.nonce);
         Invariant::Answers.holds(request.response_nonce == *nonce, || {
@@ -133,7 +134,7 @@ impl Oracle {
         let answer = answered.clone();
         let faulty: Vec<_> = answer.iter().flat_map(|response| response.faulty()).collect();
         let error = request.error_detail.as_ref().map(|error| error.message.as_str());
-        Invariant::Answers.holds(error.is_some() == !faulty.is_empty(), || {
+        Invariant::Answers.holds(error.is_some() != faulty.is_empty(), || {
             format!("{uri}: {kind} is rejected with {error:?}, and has {} faults (P-38, P-39)", faulty.len())
         })?;
         let unnamed = faulty.iter().find(|told| !error.unwrap_or_default().contains(&*told.key.name));
@@ -173,7 +174,9 @@ impl Oracle {
         let accepted = self.planes[plane].accepted.get(&kind);
         if !version.is_empty() {
             Invariant::Versions.holds(accepted.is_some_and(|accepted| **accepted == *version), || {
-                format!("{uri} is told version {version:?} of {kind}: the last one taken from it is {accepted:?} (P-29)")
+                format!(
+                    "{uri} is told version {version:?} of {kind}: the last one taken from it is {accepted:?} (P-29)"
+                )
             })?;
         }
         let entry = |name: &Arc<str>| self.entries.get(&ResourceKey { resource_type: kind, name: name.clone() });
@@ -189,10 +192,12 @@ impl Oracle {
             let key = ResourceKey { resource_type: kind, name: name.clone() };
             self.in_charge_of(&key) == Some(plane)
         };
-        let is_current = foreign.is_none() && names.iter().all(leads) && !self.planes[plane].lost_some.contains(&kind);
-        Invariant::Versions.holds(!(version.is_empty() && is_current && accepted.is_some() && !names.is_empty()), || {
-            format!("{uri} is not told that we have its version {accepted:?} of {kind} (P-32)")
-        })?;
+        let is_current =
+            first && foreign.is_none() && names.iter().all(leads) && !self.planes[plane].lost_some.contains(&kind);
+        Invariant::Versions
+            .holds(!(version.is_empty() && is_current && accepted.is_some() && !names.is_empty()), || {
+                format!("{uri} is not told that we have its version {accepted:?} of {kind} (P-32)")
+            })?;
         if version.is_empty() {
             self.planes[plane].accepted.remove(&kind);
         }
@@ -221,7 +226,8 @@ impl Oracle {
         })?;
         let is_awaited = |key: &&ResourceKey| {
             let entry = self.entries.get(key);
-            stream.asked_at(key).is_some() && entry.is_some_and(|entry| entry.held.is_none())
+            let is_from_it = |held: &super::record::Held| held.plane == stream.plane;
+            stream.asked_at(key).is_some() && entry.is_some_and(|entry| !entry.held.as_ref().is_some_and(is_from_it))
         };
         let reason = self.planes[stream.plane].down
             || stream.last_sent.is_none()

@@ -9,7 +9,9 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use mainstay_lb::{Chosen, Decision, Ending, Input, Listeners, Rpc};
 use mainstay_xds::name::ResourceKey;
+use mainstay_xds::orca::ORCA_TRAILER;
 use mainstay_xds::resource::ResourceType;
+use prost::Message;
 
 use super::{Event, World};
 use crate::choose::Seeded;
@@ -49,6 +51,9 @@ impl World {
         self.note(|_| "a drill:".to_owned());
         let choose = &mut Seeded::new(DRILL);
         self.drill_routes(choose, &picture)?;
+        if !self.scenario.drills && self.scenario.grain == crate::scenario::Grain::Coarse {
+            return Ok(());
+        }
         let leaves = self.leaves(&picture);
         for leaf in &leaves {
             self.drill_spread(choose, leaf)?;
@@ -56,6 +61,7 @@ impl World {
         }
         if self.scenario.drills {
             for leaf in leaves.iter().take(1) {
+                self.drill_weights(choose, leaf)?;
                 self.drill_outlier(choose, leaf)?;
                 self.drill_failover(choose, leaf)?;
                 self.drill_outage(choose, leaf)?;
@@ -125,9 +131,8 @@ impl World {
         for (cluster, weight) in shares {
             let got = went.get(cluster).copied().unwrap_or_default();
             let share = f64::from(weight) / f64::from(whole);
-            is_about(got, DRAWS, share).map_err(|what| {
-                Invariant::Spread.broken(format!("weighted cluster {cluster} got {what}"))
-            })?;
+            is_about(got, DRAWS, share)
+                .map_err(|what| Invariant::Spread.broken(format!("weighted cluster {cluster} got {what}")))?;
         }
         Ok(())
     }
@@ -142,7 +147,8 @@ impl World {
         let endpoints: Vec<&Vec<SocketAddr>> = localities.iter().flat_map(|(_, all)| all).collect();
         let place = |address: SocketAddr| endpoints.iter().position(|addresses| addresses.contains(&address));
         let rounds = 4 * u32::try_from(endpoints.len()).unwrap_or(1);
-        let wanted = if localities.len() > 1 || lb.policy == Policy::LeastRequest { DRAWS } else { rounds };
+        let is_random = matches!(lb.policy, Policy::LeastRequest | Policy::Weighted);
+        let wanted = if localities.len() > 1 || is_random { DRAWS } else { rounds };
         let mut got = vec![0u32; endpoints.len()];
         let (mut sent, mut dropped) = (0, 0);
         let mut by_key: BTreeMap<u32, usize> = BTreeMap::new();
@@ -184,11 +190,16 @@ impl World {
             .map_err(|what| Invariant::Spread.broken(format!("{path}: dropped were {what}")))?;
         let used = got.iter().filter(|count| **count > 0).count();
         match lb.policy {
-            Policy::PickFirst => Invariant::Spread.holds(used == 1, || format!("{path}: pick_first uses {used} endpoints")),
+            Policy::PickFirst => {
+                Invariant::Spread.holds(used == 1, || format!("{path}: pick_first uses {used} endpoints"))
+            }
             Policy::RingHash => Invariant::Spread.holds(used > 1 || endpoints.len() < 3 || sent < 24, || {
                 format!("{path}: of {} endpoints one gets everything", endpoints.len())
             }),
-            Policy::RoundRobin | Policy::LeastRequest => {
+            Policy::Subset => Invariant::Spread.holds(used == endpoints.len().min(2), || {
+                format!("{path}: two of {} endpoints should be in use: {got:?}", endpoints.len())
+            }),
+            Policy::RoundRobin | Policy::LeastRequest | Policy::Weighted => {
                 let whole: u32 = localities.iter().filter(|(_, all)| !all.is_empty()).map(|(weight, _)| weight).sum();
                 let mut at = 0;
                 for (weight, all) in localities {
@@ -267,13 +278,48 @@ impl World {
         })
     }
 
+    /// Endpoints that report less load get more (A58).
+    fn drill_weights(&mut self, choose: &mut Seeded, leaf: &Leaf) -> Result<(), Violation> {
+        let is_simple = leaf.lb.policy == Policy::Weighted && leaf.drop == 0 && leaf.lb.max_requests.is_none();
+        let Some([(_, all)]) = leaf.priorities.first().map(Vec::as_slice) else { return Ok(()) };
+        if !is_simple || all.len() < 2 {
+            return Ok(());
+        }
+        let loads: Vec<f64> = (1..=all.len()).map(|place| 0.2 * place as f64).collect();
+        let reports: Vec<HeaderMap> = loads.iter().map(|load| load_report(*load)).collect();
+        let place = |address: SocketAddr| all.iter().position(|addresses| addresses.contains(&address));
+        let report = |address| Ending { code: 0, trailers: place(address).and_then(|place| reports.get(place)) };
+        // They must have reported for ten seconds before it counts.
+        for _ in 0..13 {
+            self.send_all(choose, leaf, 3 * all.len(), report)?;
+            self.run_on(choose, Duration::from_secs(1))?;
+        }
+        let mut got = vec![0; all.len()];
+        for _ in 0..DRAWS {
+            if let Fate::Sent(call) = self.call(choose, &leaf.path, None)? {
+                if let Some(place) = place(call.address) {
+                    got[place] += 1;
+                }
+                call.listeners.end(report(call.address));
+            }
+        }
+        let whole: f64 = loads.iter().map(|load| 1.0 / load).sum();
+        for (count, load) in got.iter().zip(&loads) {
+            is_about(*count, DRAWS, 1.0 / load / whole).map_err(|what| {
+                Invariant::Spread.broken(format!("{}: an endpoint with load {load} got {what}", leaf.path))
+            })?;
+        }
+        Invariant::Spread
+            .holds(got.first() > got.last(), || format!("{}: endpoints with loads {loads:?} got {got:?}", leaf.path))
+    }
+
     /// Sends so many RPCs and ends them; the addresses that got any.
-    fn send_all(
+    fn send_all<'e>(
         &mut self,
         choose: &mut Seeded,
         leaf: &Leaf,
         count: usize,
-        ending: impl Fn(SocketAddr) -> Ending<'static>,
+        ending: impl Fn(SocketAddr) -> Ending<'e>,
     ) -> Result<BTreeSet<SocketAddr>, Violation> {
         let mut hit = BTreeSet::new();
         for _ in 0..count {
@@ -315,7 +361,10 @@ impl World {
         self.run_on(choose, FAILOVER)?;
         let hit = self.send_all(choose, leaf, 8, |_| OK)?;
         Invariant::Spread.holds(hit.is_subset(first), || {
-            format!("{} by {:?}: the first priority is back, and RPCs go to {hit:?}: expected {first:?}", leaf.path, leaf.lb)
+            format!(
+                "{} by {:?}: the first priority is back, and RPCs go to {hit:?}: expected {first:?}",
+                leaf.path, leaf.lb
+            )
         })
     }
 
@@ -323,8 +372,9 @@ impl World {
     /// is there as long as one of them is.
     fn drill_outage(&mut self, choose: &mut Seeded, leaf: &Leaf) -> Result<(), Violation> {
         let endpoints: Vec<&Vec<SocketAddr>> = leaf.priorities.iter().flatten().flat_map(|(_, all)| all).collect();
-        let Some(last) = endpoints.last() else { return Ok(()) };
-        let down: Vec<SocketAddr> = endpoints.iter().copied().flatten().copied().filter(|a| Some(a) != last.last()).collect();
+        let Some(last) = endpoints.last().filter(|_| leaf.lb.policy != Policy::Subset) else { return Ok(()) };
+        let down: Vec<SocketAddr> =
+            endpoints.iter().copied().flatten().copied().filter(|a| Some(a) != last.last()).collect();
         for address in &down {
             self.step(choose, &Event::BackendDown(*address))?;
         }
@@ -340,7 +390,9 @@ impl World {
         match self.call(choose, &leaf.path, None)? {
             Fate::Failed(_) | Fate::Dropped => {}
             Fate::Sent(sent) => {
-                return Err(Invariant::Traffic.broken(format!("{} is sent to {}, which is down", leaf.path, sent.address)));
+                return Err(
+                    Invariant::Traffic.broken(format!("{} is sent to {}, which is down", leaf.path, sent.address))
+                );
             }
         }
         for address in endpoints.into_iter().flatten() {
@@ -439,6 +491,38 @@ impl World {
     fn can_serve(&self, picture: &Picture, cluster: &str) -> bool {
         !picture.addresses(cluster).is_empty()
     }
+}
+
+/// Trailers with a report of load: utilization, at a hundred RPCs per second.
+fn load_report(utilization: f64) -> HeaderMap {
+    let report = Report { rps: 100.0, utilization };
+    let mut trailers = HeaderMap::new();
+    if let Ok(value) = HeaderValue::from_str(&base64(&report.encode_to_vec())) {
+        trailers.insert(ORCA_TRAILER, value);
+    }
+    trailers
+}
+
+/// The fields of `xds.data.orca.v3.OrcaLoadReport` that weights are made of.
+#[derive(Clone, PartialEq, Message)]
+struct Report {
+    #[prost(double, tag = "6")]
+    rps: f64,
+    #[prost(double, tag = "9")]
+    utilization: f64,
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let word = chunk.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let digit = DIGITS[(word >> (18 - 6 * place) & 63) as usize];
+            text.push(if place <= chunk.len() { char::from(digit) } else { '=' });
+        }
+    }
+    text
 }
 
 /// Whether so many of so many are about this share of them: within six standard deviations, and a few for small numbers.

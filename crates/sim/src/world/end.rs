@@ -82,7 +82,11 @@ impl World {
             ("counted RPCs", self.shell.counters.values().map(|counter| counter.in_flight() as usize).sum()),
         ];
         for (what, count) in left {
-            Invariant::Leak.holds(count == 0, || format!("{count} {what} are left after the channel was dropped"))?;
+            Invariant::Leak.holds(count == 0, || {
+                let watched: Vec<_> =
+                    self.core.client().dump().iter().map(|status| status.resource.to_string()).collect();
+                format!("{count} {what} are left after the channel was dropped; watched: {watched:?}")
+            })?;
         }
         Ok((self.stats, self.transcript.unwrap_or_default()))
     }

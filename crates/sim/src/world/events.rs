@@ -60,6 +60,8 @@ pub enum Event {
     Watch(usize),
     /// The oldest watch of the other client ends.
     Unwatch,
+    /// The other client is told to forget past failures.
+    Impatience,
     /// A control plane has news.
     Publish(usize),
     /// A control plane says everything of a type once more.
@@ -170,7 +172,9 @@ impl World {
             if side.watches.len() < MAX_WATCHES {
                 events.extend((0..self.scenario.side.len()).map(Event::Watch));
             }
-            events.extend((!side.watches.is_empty()).then_some(Event::Unwatch));
+            if !side.watches.is_empty() {
+                events.extend([Event::Unwatch, Event::Impatience]);
+            }
         }
     }
 

@@ -102,7 +102,8 @@ impl World {
             watched.dedup();
             watched.retain(|key| side.oracle.rules.authority_of(key).is_some());
             let shown: Vec<_> = dump.iter().map(|status| &status.resource).collect();
-            Invariant::Watches.holds(watched == shown, || format!("{watched:?} are watched, and {shown:?} are shown"))?;
+            Invariant::Watches
+                .holds(watched == shown, || format!("{watched:?} are watched, and {shown:?} are shown"))?;
             side.watchers.check(&side.oracle)
         });
         self.side = Some(side);

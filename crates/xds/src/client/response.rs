@@ -216,10 +216,10 @@ impl XdsClient {
         let mut deleted = Vec::new();
         for (name, entry) in self.cache.of_type_mut(resource_type) {
             // P-50: of what never came, the timer decides.
-            if entry.cached.held().is_none()
-                || self.authorities[entry.authority.0].active() != Some(server)
-                || present.contains_key(name)
-            {
+            if entry.cached.held().is_none() {
+                continue;
+            }
+            if self.authorities[entry.authority.0].active() != Some(server) || present.contains_key(name) {
                 continue;
             }
             let key = ResourceKey { resource_type, name: name.clone() };

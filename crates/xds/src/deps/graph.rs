@@ -178,6 +178,13 @@ impl Graph {
         let old = std::mem::replace(&mut self.roots[origin as usize], roots);
         let added: Vec<_> = self.roots[origin as usize].difference(&old).cloned().collect();
         self.shrunk |= old.len() + added.len() > self.roots[origin as usize].len();
+        // A root is visible, also one that was known below an aggregate that waits.
+        self.view_stale |= origin != Origin::Newest && !added.is_empty();
+        if old != self.roots[origin as usize] {
+            // What waited to be replaced may have nothing to wait for.
+            let waiting = self.nodes.iter().filter(|(_, node)| !node.settled);
+            self.unbuilt.extend(waiting.map(|(name, _)| name.clone()));
+        }
         for root in added {
             self.reach(cx, origin, root, 1, out);
         }
@@ -215,12 +222,6 @@ impl Graph {
         self.unbuilt.extend(self.nodes.keys().cloned());
     }
 
-    /// Builds and lists everything again: nothing is in force any more, so that errors need not wait.
-    pub(super) fn let_errors_through(&mut self) {
-        self.rebuild_all();
-        self.lists.make_all();
-    }
-
     /// Brings everything up to date. New watches begin here; old ones end in [`Graph::sweep`].
     pub(super) fn settle(&mut self, cx: &Context<'_>, out: &mut VecDeque<Action>) {
         loop {
@@ -234,7 +235,8 @@ impl Graph {
                 self.build(cx, &name);
             }
             self.make_lists(cx);
-            if self.unread.is_empty() && self.unbuilt.is_empty() && !self.shrunk {
+            // Whoever is gone holds on to nothing any more.
+            if self.unread.is_empty() && self.unbuilt.is_empty() && !self.shrunk && !self.holds_stale {
                 return;
             }
         }
@@ -252,9 +254,23 @@ impl Graph {
             self.in_force = routes;
             self.holds_stale = true;
         }
-        self.let_go_of_settled();
+        loop {
+            self.settle(cx, out);
+            self.look(cx);
+            // What is complete is about to be in force. What is hidden, though it may be a part of what is newest, is not
+            // in force any more. Neither has anything to hold on to.
+            if !self.let_go(|node| node.settled || !node.visible) {
+                return;
+            }
+        }
+    }
+
+    /// Nothing is in force any more: there is nothing to hold on to, and errors need not wait.
+    pub(super) fn put_out_of_force(&mut self, cx: &Context<'_>, out: &mut VecDeque<Action>) {
+        self.let_go(|_| true);
+        self.rebuild_all();
+        self.lists.make_all();
         self.settle(cx, out);
-        self.look(cx);
     }
 
     /// Ends the watches and lookups that nobody needs.
@@ -365,6 +381,10 @@ impl Graph {
                 let children = node.shape.children().iter();
                 work.extend(children.filter(|child| node.settled || is_old(child)).cloned());
             }
+        }
+        // What is hidden is not in force: there is nothing of it that stays until it is complete.
+        for node in self.nodes.values_mut().filter(|node| !node.visible && !node.settled) {
+            node.built = None;
         }
         let turned = self.nodes.iter().filter(|(name, node)| node.visible != before.contains(*name));
         self.changed.extend(turned.map(|(name, _)| name.clone()));

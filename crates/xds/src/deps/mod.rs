@@ -6,6 +6,7 @@
 //!
 //! - a Listener and its routes are one unit, and a new unit waits until all its clusters are there;
 //! - what is in force stays subscribed, and follows its clusters and endpoints, until what is new replaces it;
+//! - what only the one in force needs is not taken away meanwhile, though a server may delete it;
 //! - trouble with servers completes nothing new as long as something is in force;
 //! - inside one authority everything is from one server, as long as the switch between two takes no
 //!   longer than a bound;
@@ -440,32 +441,41 @@ impl DependencyManager {
 
     /// Publishes what is new, if it is complete and of one piece; else what is new of the configuration in force.
     fn decide(&mut self) {
+        let has_config = self.in_force == Some(Ok(()));
+        let is_in_force = |unit: &&Unit| has_config && self.published.as_ref().is_some_and(|config| unit.is_in(config));
+        let in_force = self.unit.as_ref().filter(is_in_force).cloned();
+        let is_in_force = in_force.is_some();
+        // Another server may stand behind the same pair now: that counts before anything is judged.
+        if let Some(unit) = in_force {
+            self.set_published_unit(unit);
+        }
         let verdicts =
             self.graph.sources.each_mut().map(|sources| sources.judge(self.now, self.settings.switch_timeout));
         self.held_until = None;
         if let Some(error) = &self.failure {
             let failed = Some(Err(error.clone()));
             if self.in_force != failed {
-                self.graph.let_errors_through();
                 self.in_force = failed;
                 self.out.push_back(Action::Publish(Err(error.clone())));
+                self.with_graph(|graph, cx, out| graph.put_out_of_force(cx, out));
             }
             return;
         }
         let Some(unit) = self.unit.clone() else { return };
-        let has_config = self.in_force == Some(Ok(()));
-        let is_in_force = has_config && self.published.as_ref().is_some_and(|config| unit.is_in(config));
-        if is_in_force {
-            self.set_published_unit(unit);
-        } else if self.graph.is_complete() && self.may_publish(verdicts[Origin::Newest as usize]) {
+        if !is_in_force && self.graph.is_complete() && self.may_publish(verdicts[Origin::Newest as usize]) {
             let clusters = unit.clusters();
             self.set_published_unit(unit);
             self.put_in_force(Some(clusters));
+            let [newest, in_force, ..] = &mut self.graph.sources;
+            in_force.take_up(newest);
             return self.publish(verdicts[Origin::Newest as usize]);
         }
         if has_config && self.may_publish(verdicts[Origin::InForce as usize]) {
             self.put_in_force(None);
-            self.publish(verdicts[Origin::InForce as usize]);
+            // What was held on to until now does not count any more.
+            let bound = self.settings.switch_timeout;
+            let verdict = self.graph.sources[Origin::InForce as usize].judge(self.now, bound);
+            self.publish(verdict);
         }
     }
 

@@ -80,6 +80,15 @@ impl Sources {
         }
     }
 
+    /// What `newest` comes to is in force now: a mixture goes on, and does not begin anew.
+    pub(super) fn take_up(&mut self, newest: &Self) {
+        for (authority, tally) in &mut self.authorities {
+            if let Some(newest) = newest.authorities.get(authority) {
+                (tally.begun, tally.mixed) = (newest.begun, newest.mixed);
+            }
+        }
+    }
+
     /// Judges what is counted now.
     pub(super) fn judge(&mut self, now: Time, bound: Duration) -> Verdict {
         let mut verdict = Verdict::Clean;

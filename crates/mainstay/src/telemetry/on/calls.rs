@@ -19,6 +19,7 @@ use super::builder::Telemetry;
 use super::messages::Messages;
 use super::subchannels::origin_labels;
 use super::traces::Trace;
+use crate::guard;
 
 /// Sees the RPCs of a channel.
 pub(crate) struct ChannelObserver(Option<Arc<Observing>>);
@@ -278,7 +279,8 @@ impl Drop for Call {
     /// Whoever made the RPC does not want it any more.
     fn drop(&mut self) {
         if !self.ended {
-            self.end(Code::Cancelled, "");
+            // Maybe because of a panic: a second one would end the process.
+            guard::shielded("telemetry", || self.end(Code::Cancelled, ""));
         }
     }
 }

@@ -17,6 +17,7 @@ use opentelemetry::KeyValue;
 use super::TARGET;
 use super::builder::{BACKEND_SERVICE, DISCONNECT_ERROR, LOCALITY, Labels, SECURITY_LEVEL, Telemetry};
 use crate::connection::Disconnect;
+use crate::guard;
 
 /// Sees what a subchannel goes through. Dropped when it is let go.
 pub(crate) struct SubchannelObserver(Option<Box<Observing>>);
@@ -73,7 +74,7 @@ impl SubchannelObserver {
 impl Drop for SubchannelObserver {
     fn drop(&mut self) {
         if let Some(this) = &mut self.0 {
-            this.closed(Disconnect::Shutdown);
+            guard::shielded("telemetry", || this.closed(Disconnect::Shutdown));
         }
     }
 }

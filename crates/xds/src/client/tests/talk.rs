@@ -629,7 +629,7 @@ fn value(resource: &Resource) -> String {
         },
         Resource::RouteConfig(routes) => routes.virtual_hosts.first().map_or("-".to_owned(), |host| host.name.clone()),
         Resource::Cluster(cluster) => match &cluster.kind {
-            ClusterKind::Eds { service_name } => service_name.clone().expect("a service name"),
+            ClusterKind::Eds { service_name } => service_name.clone().unwrap_or("-".to_owned()),
             kind => panic!("not one of ours: {kind:?}"),
         },
         Resource::Endpoints(endpoints) => {

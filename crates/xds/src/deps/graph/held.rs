@@ -50,6 +50,18 @@ impl Graph {
         }))
     }
 
+    /// Makes an aggregate in force that waits for something below it hold on to the leaves that it lists: what is below
+    /// may name others.
+    pub(super) fn hold_leaves(&mut self, cx: &Context<'_>, name: &Arc<str>) {
+        let Some(node) = self.nodes.get_mut(name).filter(|node| node.visible && node.held.is_none()) else { return };
+        let Some(Ok(in_force)) = cx.in_force.and_then(|in_force| in_force.get(name)) else { return };
+        if let ClusterChildren::Aggregate(leaves) = &in_force.children {
+            node.held = Some(Box::new(Held::Leaves(leaves.clone())));
+            self.holding.insert(name.clone());
+            self.holds_stale = true;
+        }
+    }
+
     /// Finds out which collections the endpoints that `node` holds on to need now, and acquires them.
     pub(super) fn follow_held(
         &mut self,
@@ -85,9 +97,9 @@ impl Graph {
             }
             Held::Eds { cluster, endpoints, value, collections } => {
                 let watched = self.endpoints.get(&endpoints.canonical)?;
+                // Endpoints that are taken away stay in use until their successors are there (D-35).
                 if let State::Failed(error) = &watched.state {
                     notes.push(error.to_string());
-                    return self.ok(cx, name, cluster, ClusterChildren::Endpoints(None), notes);
                 }
                 notes.extend(watched.ambient.iter().map(ToString::to_string));
                 let before = self.resolved_in_force(cx, name);
@@ -123,31 +135,49 @@ impl Graph {
         }
     }
 
-    /// Lets go of what nodes hold on to that are complete: what they come to now is about to be in force.
-    pub(super) fn let_go_of_settled(&mut self) {
-        let is_settled = |name: &Arc<str>| self.nodes.get(name).is_none_or(|node| node.settled);
-        let settled: Vec<_> = self.holding.iter().filter(|name| is_settled(name)).cloned().collect();
-        for name in settled {
-            self.holding.remove(&name);
-            let Some(node) = self.nodes.get_mut(&name) else { continue };
+    /// Lets those nodes go of what they hold on to of which `is_done` says that it is not in force any more, or about to
+    /// be replaced. Says whether there were any.
+    pub(super) fn let_go(&mut self, is_done: impl Fn(&Node) -> bool) -> bool {
+        let is_done = |name: &Arc<str>| self.nodes.get(name).is_none_or(|node| is_done(node));
+        let done: Vec<_> = self.holding.iter().filter(|name| is_done(name)).cloned().collect();
+        for name in &done {
+            self.holding.remove(name);
+            let Some(node) = self.nodes.get_mut(name) else { continue };
             let new = Node { held: None, ..(**node).clone() };
             let old = std::mem::replace(&mut **node, new.clone());
-            self.release(&name, &old.needs(), &new.needs());
+            self.release(name, &old.needs(), &new.needs());
             self.holds_stale = true;
         }
+        !done.is_empty()
     }
 
     /// Makes the clusters of the routes in force, and the leaves that aggregates hold on to, the roots of what is in force.
     pub(super) fn root_what_is_held(&mut self, cx: &Context<'_>, out: &mut VecDeque<Action>) {
-        if !std::mem::take(&mut self.holds_stale) {
+        let may_be_others = self.shrunk && !self.holding.is_empty();
+        if !std::mem::take(&mut self.holds_stale) && !may_be_others {
             return;
         }
         let mut roots = self.in_force.clone();
-        for name in &self.holding {
-            if let Some(Held::Leaves(leaves)) = self.nodes.get(name).and_then(|node| node.held.as_deref()) {
-                roots.extend(leaves.iter().cloned());
-            }
+        if !self.holding.is_empty() {
+            roots.extend(self.held_leaves());
         }
         self.set_roots(cx, Origin::InForce, roots, out);
+    }
+
+    /// The leaves that aggregates hold on to, of those that the routes in force and subscriptions lead to: one that only
+    /// its own old leaves lead back to does not keep itself.
+    fn held_leaves(&self) -> BTreeSet<Arc<str>> {
+        let mut leaves = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut work: Vec<_> = self.in_force.iter().chain(&self.roots[Origin::Subscriptions as usize]).collect();
+        while let Some(name) = work.pop() {
+            let Some(node) = self.nodes.get(name).filter(|_| seen.insert(name)) else { continue };
+            work.extend(node.shape.children());
+            if let Some(Held::Leaves(held)) = node.held.as_deref() {
+                leaves.extend(held.iter().cloned());
+                work.extend(held);
+            }
+        }
+        leaves
     }
 }

@@ -178,6 +178,9 @@ impl Graph {
                 (result, made.troubled)
             }
         };
+        if result.is_none() {
+            self.hold_leaves(cx, name);
+        }
         self.set_result(name, result, troubled, cx.in_force.and_then(|in_force| in_force.get(name)).cloned());
     }
 

@@ -44,6 +44,8 @@ impl Graph {
         };
         let (result, troubled, why) = match made {
             Made::Nothing => (None, false, None),
+            Made::Whole(Err(error)) if self.is_outgoing(cx, name) => (None, false, Some(error.to_string())),
+            Made::Whole(result) if !is_usable(&result) && self.is_outgoing(cx, name) => (None, false, None),
             Made::Whole(result) => (Some(result), false, None),
             Made::Makeshift(_, why) if self.can_wait(cx, name) => (None, false, Some(why)),
             Made::Makeshift(result, _) => (Some(result), true, None),
@@ -70,6 +72,19 @@ impl Graph {
             Some(result) => is_usable(result),
             None => node.is_reached(Origin::Newest) || node.is_reached(Origin::InForce),
         }
+    }
+
+    /// Whether a cluster is in use and only what is in force needs it: something newer is about to replace it. Whoever
+    /// takes it away meanwhile wants the newer one used, and not RPCs to fail before that is there (D-35). RPCs subscribe
+    /// to what they use: that counts only if no newer routes are awaited.
+    fn is_outgoing(&self, cx: &Context<'_>, name: &str) -> bool {
+        let Some(node) = self.nodes.get(name) else { return false };
+        let is_in_use = cx.in_force.and_then(|in_force| in_force.get(name)).is_some_and(is_usable);
+        let is_replaced = self.in_force != self.roots[Origin::Newest as usize];
+        is_in_use
+            && node.is_reached(Origin::InForce)
+            && !node.is_reached(Origin::Newest)
+            && (is_replaced || !node.is_reached(Origin::Subscriptions))
     }
 
     fn count_sources(&mut self, name: &str, newest: Vec<Source>, in_force: Vec<Source>) {

@@ -364,3 +364,38 @@ fn a_subscribed_aggregate_keeps_its_old_leaves_until_the_new_ones_are_there() {
     world.endpoints("c", &[3]);
     assert_eq!(world.take(), "+EDS c {a=6 agg>c c=3} -CDS b -EDS b");
 }
+
+/// What an aggregate holds on to while a new list is awaited goes with the aggregate.
+#[test]
+fn an_aggregate_that_goes_while_it_waits_leaves_nothing_watched() {
+    let mut world = World::new();
+    world.inline(&["both"]);
+    world.aggregate("both", &["a"]);
+    world.eds("a");
+    world.endpoints("a", &[1]);
+    world.aggregate("both", &["b"]); // The list with a stays in use until b is there.
+    world.manager.shut_down(world.now);
+    world.settle();
+    assert!(world.watched.is_empty(), "{:?}", world.watched);
+}
+
+/// The same when new routes take its place.
+#[test]
+fn an_aggregate_that_is_replaced_while_it_waits_leaves_nothing_watched() {
+    let mut world = World::new();
+    world.inline(&["both"]);
+    world.aggregate("both", &["a"]);
+    world.eds("a");
+    world.endpoints("a", &[1]);
+    world.aggregate("both", &["b"]);
+    world.inline(&["c"]);
+    world.eds("c");
+    world.endpoints("c", &[2]);
+    let left: Vec<_> = world
+        .watched
+        .iter()
+        .map(ToString::to_string)
+        .filter(|key| key.contains("\"a\"") || key.contains("\"b\""))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -28,6 +28,39 @@ fn a_switch_is_published_when_everything_is_from_the_new_server() {
     assert_eq!(world.take(), "{a=2 b=3}");
 }
 
+/// The server behind the Listener and its routes counts at once, not with the next event.
+#[test]
+fn a_switch_is_published_when_its_listener_is_confirmed_last() {
+    let mut world = serving_from_a();
+    world.switch("B");
+    world.confirmed(CDS, "a");
+    world.endpoints("a", &[2]);
+    world.confirmed(RDS, "r");
+    assert_eq!(world.take(), ""); // complete, but the Listener is still A's
+    world.confirmed(LDS, "l");
+    assert_eq!(world.take(), "{a=2}");
+}
+
+#[test]
+fn a_switch_is_published_at_once_whatever_comes_last() {
+    for last in [LDS, RDS, CDS] {
+        let mut world = serving_from_a();
+        world.switch("B");
+        world.endpoints("a", &[2]);
+        let confirm = |world: &mut World, resource_type: ResourceType| match resource_type {
+            LDS => world.confirmed(LDS, "l"),
+            RDS => world.confirmed(RDS, "r"),
+            _ => world.confirmed(CDS, "a"),
+        };
+        for first in [LDS, RDS, CDS].into_iter().filter(|first| *first != last) {
+            confirm(&mut world, first);
+            assert_eq!(world.take(), "", "{last} is still A's");
+        }
+        confirm(&mut world, last);
+        assert_eq!(world.take(), "{a=2}", "{last} came last");
+    }
+}
+
 #[test]
 fn a_switch_that_confirms_everything_publishes_nothing() {
     let mut world = serving_from_a();

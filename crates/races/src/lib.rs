@@ -1,0 +1,65 @@
+//! Every interleaving of the few places of Mainstay where threads meet without a lock, by [loom].
+//!
+//! The files are those of the product, included as they are: they name what threads share by `crate::sync`, which is the
+//! standard library there and loom's model of it here. So nothing of the product is built anew for this, and an ordinary
+//! `cargo test` explores it.
+//!
+//! What else is shared is behind a lock, a channel or one atomic pointer, and its file says why that is enough:
+//! `connection.rs`, `queue.rs`, `pulse.rs` and `request.rs` of `crates/mainstay`.
+//!
+//! [loom]: https://docs.rs/loom
+
+#[path = "../../lb/src/breaker.rs"]
+#[expect(unreachable_pub, dead_code, reason = "as its own crate needs it")]
+mod breaker;
+#[path = "../../mainstay/src/calls.rs"]
+#[expect(dead_code, reason = "as its own crate needs it")]
+mod calls;
+
+mod sync {
+    pub(crate) use std::sync::Arc;
+
+    pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+}
+
+use loom::thread;
+
+use self::breaker::Counter;
+use self::calls::Ledger;
+use self::sync::Arc;
+
+/// Racing RPCs never exceed the limit of a circuit breaker, and give every place back (L-86).
+pub fn circuit_breaker() {
+    loom::model(|| {
+        let counter = Arc::new(Counter::new());
+        let send = |counter: &Arc<Counter>| {
+            let place = counter.try_acquire(1);
+            assert!(counter.in_flight() <= 1, "never above the limit");
+            place.is_some()
+        };
+        let other = Arc::clone(&counter);
+        let other = thread::spawn(move || send(&other));
+        let here = send(&counter);
+        assert!(other.join().unwrap() || here, "somebody is first");
+        assert_eq!(counter.in_flight(), 0, "every end frees its place");
+    });
+}
+
+/// Whoever reads the books of a channel never sees more calls ended than begun (I-13).
+pub fn ledger() {
+    loom::model(|| {
+        let ledger = Arc::new(Ledger::with_id(1));
+        let calling = Arc::clone(&ledger);
+        let calling = thread::spawn(move || {
+            calling.begin().succeed();
+            // A call may end on another thread than it began on.
+            let call = calling.begin();
+            thread::spawn(move || drop(call)).join().unwrap();
+        });
+        let seen = ledger.calls();
+        assert!(seen.started >= seen.succeeded + seen.failed, "{seen:?}");
+        calling.join().unwrap();
+        let seen = ledger.calls();
+        assert_eq!((seen.started, seen.succeeded, seen.failed), (2, 1, 1));
+    });
+}
