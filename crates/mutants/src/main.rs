@@ -191,8 +191,9 @@ impl Flags {
         let changed = git(&["status", "--porcelain", "crates/xds", "crates/lb", "crates/sim"]);
         let changes = if changed.is_empty() { "" } else { ", and changes" };
         let commit = format!("{}{changes}", git(&["rev-parse", "--short", "HEAD"]));
+        let without: String = self.without.iter().map(|seed| format!(" --without {seed}")).collect();
         let command = format!(
-            "`cargo run -p mainstay-mutants -- --sample {} --seed {} --seeds {} --states {}`",
+            "`cargo run -p mainstay-mutants -- --sample {} --seed {} --seeds {} --states {}{without}`",
             self.sample, self.seed, self.seeds, self.states
         );
         [
@@ -203,7 +204,7 @@ impl Flags {
             (
                 "the simulator",
                 format!(
-                    "what once went wrong, {} seeds, up to {} states of each small world; it stops at the first violation",
+                    "stories, what once went wrong, {} seeds, up to {} states of each small world; it stops at the first violation",
                     self.seeds, self.states
                 ),
             ),

@@ -52,9 +52,9 @@ impl Reasons {
         self.0.get(&row.key()).or_else(of_file).map(String::as_str)
     }
 
-    /// Whether nothing could notice the mutant.
+    /// Whether nothing could notice the mutant, and nothing did.
     pub(crate) fn is_equivalent(&self, row: &Row) -> bool {
-        self.0.get(&row.key()).is_some_and(|reason| reason.starts_with("equivalent:"))
+        !row.is_noticed() && self.0.get(&row.key()).is_some_and(|reason| reason.starts_with("equivalent:"))
     }
 
     /// Reasons for mutants that are not in the table, or were noticed by all.
@@ -91,10 +91,11 @@ pub(crate) fn page(table: &Table, reasons: &Reasons) -> String {
         let name = format!("{operator} | {}", operator.meaning().replace("||", "\\|\\|"));
         row(&mut text, &name, &of(&all, |row| row.operator() == Some(operator)));
     }
+    let all_known = all.iter().all(|row| row.unit.is_known() && row.sim.is_known());
     let list = |text: &mut String, title: &str, about: &str, rows: Vec<&Row>| {
         let _ = writeln!(text, "\n## {title}\n\n{about}\n");
         if rows.is_empty() {
-            text.push_str("None.\n");
+            text.push_str(if all_known { "None.\n" } else { "None known: not all mutants were judged by both.\n" });
         }
         for row in rows {
             let reason = reasons.of(row).unwrap_or("not looked into yet");
@@ -102,23 +103,24 @@ pub(crate) fn page(table: &Table, reasons: &Reasons) -> String {
             let _ = writeln!(text, "- `{}:{}` {}{reached}\n  {reason}", row.file, row.line, row.what);
         }
     };
+    let survives = |verdict: &Verdict| verdict.is_known() && !verdict.is_noticed();
     list(
         &mut text,
         "Survivors of both",
         "Noticed neither by the unit tests nor by the simulator.",
-        of(&all, |row| !row.is_noticed()),
+        of(&all, |row| survives(&row.unit) && survives(&row.sim)),
     );
     list(
         &mut text,
         "Survivors of the simulator",
-        "Noticed by the unit tests alone.",
-        of(&all, |row| row.unit.is_noticed() && row.sim.is_known() && !row.sim.is_noticed()),
+        "The unit tests notice them, or were not asked.",
+        of(&all, |row| survives(&row.sim) && !survives(&row.unit)),
     );
     list(
         &mut text,
         "Survivors of the unit tests",
-        "Noticed by the simulator alone.",
-        of(&all, |row| row.sim.is_noticed() && row.unit.is_known() && !row.unit.is_noticed()),
+        "The simulator notices them, or was not asked.",
+        of(&all, |row| survives(&row.unit) && !survives(&row.sim)),
     );
     text
 }

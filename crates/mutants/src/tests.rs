@@ -191,6 +191,11 @@ fn the_page_counts_and_gives_reasons() {
     assert!(text.contains("two\n  equivalent: a second time changes nothing"), "{text}");
     assert!(text.contains("three (the simulator does not come by)\n  no such world"), "{text}");
     assert_eq!(reasons.unused(&table), ["x"]);
+    // Who was not asked has let nothing pass.
+    let half = Table { about: Vec::new(), rows: vec![row("five", "-", "survived")] };
+    let text = page(&half, &reasons);
+    let (both, alone) = text.split_once("## Survivors of the simulator").expect("a list");
+    assert!(!both.contains("five") && alone.contains("five"), "{text}");
     assert!(summary(&table, &reasons).starts_with("all: 4 mutants"));
 }
 

@@ -391,8 +391,8 @@ fn a_sign_of_life_that_came_while_we_were_stopped_is_waited_for_once_more() {
           w0 failed: does not exist on a after 15 s
         ",
     );
-    let silent = Setup::new(&["a"]).settings(|settings| settings.silent_stream_timeout = SILENT);
-    silent.talk(
+    let silent = || Setup::new(&["a"]).settings(|settings| settings.silent_stream_timeout = SILENT);
+    silent().talk(
         "
         watch LDS l
           active a
@@ -403,6 +403,21 @@ fn a_sign_of_life_that_came_while_we_were_stopped_is_waited_for_once_more() {
         stop 60 s
         wait 6 s
         wait 1 s
+          close a
+          w0 failed: unreachable a: it did not answer within 7 s
+        ",
+    );
+    // Only once, as above.
+    silent().talk(
+        "
+        watch LDS l
+          active a
+          open a 20 s
+        up a
+          a> LDS - -: l +node
+        wait 5 s
+        stop 60 s
+        stop 60 s
           close a
           w0 failed: unreachable a: it did not answer within 7 s
         ",
