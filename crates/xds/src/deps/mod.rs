@@ -469,7 +469,13 @@ impl DependencyManager {
         }
         if has_config && self.may_publish(verdicts[Origin::InForce as usize]) {
             self.put_in_force(None);
-            self.publish(verdicts[Origin::InForce as usize]);
+            // What was let go of may have been all that made it a mixture.
+            let in_force = &mut self.graph.sources[Origin::InForce as usize];
+            let verdict = match in_force.judge(self.now, self.settings.switch_timeout) {
+                Verdict::Clean => Verdict::Clean,
+                Verdict::Mixed | Verdict::Hold(_) => verdicts[Origin::InForce as usize],
+            };
+            self.publish(verdict);
         }
     }
 
