@@ -229,6 +229,7 @@ impl Oracle {
             if let Some(told) = told {
                 let before = entry.held.replace(Held { told: told.clone(), plane, version: response.version.clone() });
                 entry.word = Word::Good;
+                entry.left_out = None;
                 if let Some(before) = before.filter(|before| before.plane != plane) {
                     self.planes[before.plane].lost_some.insert(kind);
                 }

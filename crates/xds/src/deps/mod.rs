@@ -465,6 +465,8 @@ impl DependencyManager {
             let clusters = unit.clusters();
             self.set_published_unit(unit);
             self.put_in_force(Some(clusters));
+            let newest = self.graph.sources[Origin::Newest as usize].clone();
+            self.graph.sources[Origin::InForce as usize].inherit(&newest);
             return self.publish(verdicts[Origin::Newest as usize]);
         }
         if has_config && self.may_publish(verdicts[Origin::InForce as usize]) {

@@ -80,6 +80,15 @@ impl Sources {
         }
     }
 
+    /// What `judged` stands for is put in force: it is not held back once more.
+    pub(super) fn inherit(&mut self, judged: &Self) {
+        for (authority, tally) in &mut self.authorities {
+            if let Some(Tally { begun, mixed, .. }) = judged.authorities.get(authority) {
+                (tally.begun, tally.mixed) = (*begun, *mixed);
+            }
+        }
+    }
+
     /// Judges what is counted now.
     pub(super) fn judge(&mut self, now: Time, bound: Duration) -> Verdict {
         let mut verdict = Verdict::Clean;

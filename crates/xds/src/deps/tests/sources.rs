@@ -304,3 +304,18 @@ fn the_end_of_a_mixture_of_addresses_is_published_at_once() {
     let told = world.take();
     assert!(told.contains('{') && !told.contains("mixed"), "{told:?}");
 }
+
+/// A mixture that took its time to be put in force is followed at once from then on.
+#[test]
+fn a_first_configuration_that_is_a_mixture_is_not_held_back_once_more() {
+    let mut world = World::new();
+    world.switch("A");
+    world.inline(&["a"]);
+    world.switch("B");
+    world.logical_dns("a", "10.0.0.1");
+    world.pass(seconds(15));
+    assert!(world.take().contains("mixed"));
+    world.pass(seconds(5));
+    world.logical_dns("a", "10.0.0.2");
+    assert!(world.take().contains("mixed"));
+}
