@@ -166,14 +166,10 @@ impl ConfigOracle {
                 "a mixture of servers is in force before the bound".to_owned()
             });
         }
-        // A mixture that is complete is not held back for ever.
-        let limit = 2 * self.bound;
-        let is_late = self.mixed_since.is_some_and(|since| view.now.since(since) > limit) && !oracle.is_asleep();
+        // A mixture that is complete is not held back for longer than the bound.
+        let is_late = self.mixed_since.is_some_and(|since| view.now.since(since) > self.bound) && !oracle.is_asleep();
         if let Some(expected) = complete.filter(|_| is_late) {
-            let is_marked = matches!(shown, Some(Ok(config)) if config.mixed_sources);
-            if !is_marked {
-                return self.compare(expected, &made.optional, true, shown, picture);
-            }
+            return self.compare(expected, &made.optional, true, shown, picture);
         }
         // Something is awaited, or of more than one server: what was in force stays.
         match (shown, had) {
@@ -224,11 +220,12 @@ impl ConfigOracle {
                 torn.map(|(name, _)| fresh(name))
             )
         })?;
+        let usable = |picture: &Picture, name: &String| picture.parts.get(name).is_some_and(Part::is_usable);
         let same_unit = before.listener == picture.listener && before.host == picture.host;
         let whole =
             now.picture.as_ref().is_some_and(|now| now.listener == picture.listener && now.host == picture.host)
                 && !now.awaited
-                && now.troubled.iter().all(|name| !before.parts.get(name).is_some_and(Part::is_usable));
+                && now.troubled.iter().all(|name| !usable(before, name) || usable(picture, name));
         Invariant::Config.holds(same_unit || whole, || {
             format!("{} {:?} is in force before all of it is there", picture.listener, picture.host)
         })

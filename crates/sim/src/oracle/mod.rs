@@ -21,6 +21,7 @@ use mainstay_xds::Time;
 use mainstay_xds::bootstrap::{Guards, ServerConfig};
 use mainstay_xds::client::{ClientSettings, Report, ResourceStatus, ServerState, ServerStatus, StreamId};
 use mainstay_xds::name::{AuthorityKey, ResourceKey};
+use mainstay_xds::resource::ResourceType;
 
 use crate::invariant::{Invariant, Violation};
 use crate::scenario::Scenario;
@@ -249,6 +250,11 @@ impl Oracle {
         })?;
         self.charges.insert(authority.clone(), Charge { place, since: now });
         self.planes[servers[place]].fallbacks.insert(authority.clone());
+        // Those above must show by an answer that they are back: they are told no versions.
+        let servers = servers.to_vec();
+        for above in &servers[..place] {
+            self.planes[*above].lost_some.extend(ResourceType::ALL);
+        }
         self.follow(authority);
         Ok(())
     }

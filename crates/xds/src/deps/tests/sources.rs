@@ -269,3 +269,73 @@ fn cached_resources_of_the_old_server_are_still_one_configuration() {
     world.answer("host", Ok(&[5]));
     assert_eq!(world.take(), "{a=1 d=5}");
 }
+
+/// A mixture is in force. Once everything that the routes need is from one server again, that is published at once,
+/// whatever the mixture still holds on to.
+#[test]
+fn the_end_of_a_mixture_is_published_at_once() {
+    let mut world = World::new();
+    world.switch("A");
+    world.inline(&["both"]);
+    world.aggregate("both", &["a"]);
+    world.eds("a");
+    world.endpoints("a", &[1]);
+    world.take();
+    world.switch("B");
+    world.aggregate("both", &["b", "a"]);
+    world.eds("b");
+    world.endpoints("b", &[2]);
+    world.confirmed(CDS, "a");
+    world.confirmed(EDS, "a");
+    world.pass(seconds(15));
+    assert!(world.take().contains("mixed"));
+    world.pass(seconds(5));
+    world.switch("A");
+    world.together(|world| {
+        world.aggregate("both", &["a"]);
+        world.confirmed(CDS, "a");
+        world.confirmed(EDS, "a");
+    });
+    let told = world.take();
+    assert!(told.contains('{') && !told.contains("mixed"), "{told:?}");
+}
+
+/// The same if the switch and everything after it come together, and nothing must be looked up.
+#[test]
+fn the_end_of_a_mixture_of_addresses_is_published_at_once() {
+    let mut world = World::new();
+    world.switch("A");
+    world.inline(&["both"]);
+    world.aggregate("both", &["a"]);
+    world.logical_dns("a", "10.0.0.1");
+    world.take();
+    world.switch("B");
+    world.aggregate("both", &["b", "a"]);
+    world.logical_dns("b", "10.0.0.2");
+    world.logical_dns("a", "10.0.0.3");
+    world.pass(seconds(15));
+    assert!(world.take().contains("mixed"));
+    world.pass(seconds(5));
+    world.together(|world| {
+        world.switch("A");
+        world.aggregate("both", &["a"]);
+        world.logical_dns("a", "10.0.0.1");
+    });
+    let told = world.take();
+    assert!(told.contains('{') && !told.contains("mixed"), "{told:?}");
+}
+
+/// A mixture that took its time to be put in force is followed at once from then on.
+#[test]
+fn a_first_configuration_that_is_a_mixture_is_not_held_back_once_more() {
+    let mut world = World::new();
+    world.switch("A");
+    world.inline(&["a"]);
+    world.switch("B");
+    world.logical_dns("a", "10.0.0.1");
+    world.pass(seconds(15));
+    assert!(world.take().contains("mixed"));
+    world.pass(seconds(5));
+    world.logical_dns("a", "10.0.0.2");
+    assert!(world.take().contains("mixed"));
+}
