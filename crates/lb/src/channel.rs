@@ -19,7 +19,9 @@ use mainstay_xds::name::{ResourceKey, Target};
 use crate::breaker::Counter;
 use crate::orca::LoadSink;
 use crate::snapshot::{Snapshot, Wake};
-use crate::tree::{Connectivity, Context, Host, Observation, Subchannel, SubchannelId, SubchannelSpec, Tree};
+use crate::tree::{
+    Connectivity, Context, Host, Observation, Subchannel, SubchannelId, SubchannelSpec, Tree, XdsSecurity,
+};
 
 /// One channel's state, from the bytes of the control plane to the snapshot that RPCs use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -140,10 +142,10 @@ impl<S: Subchannel> ChannelCore<S> {
         }
     }
 
-    /// See [`Tree::with_required_security`].
+    /// See [`Tree::with_security`].
     #[must_use]
-    pub fn with_required_security(mut self, required: bool) -> Self {
-        self.tree = self.tree.with_required_security(required);
+    pub fn with_security(mut self, security: XdsSecurity) -> Self {
+        self.tree = self.tree.with_security(security);
         self
     }
 

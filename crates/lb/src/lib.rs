@@ -14,6 +14,7 @@ mod calls;
 mod channel;
 mod draws;
 mod filters;
+pub mod identity;
 mod index;
 mod listeners;
 mod orca;
@@ -44,5 +45,5 @@ pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot, Wa
 pub use throttle::RetryThrottle;
 pub use tree::{
     Connectivity, Context, DetectionMethod, Host, Observation, Origin, Subchannel, SubchannelId, SubchannelSpec, Tree,
-    UnenforcedReason,
+    UnenforcedReason, XdsSecurity,
 };

@@ -13,6 +13,7 @@ use mainstay_xds::deps::{ClusterChildren, ClusterResult, ConfigError, XdsConfig}
 use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::resource::endpoint::Locality;
+use mainstay_xds::resource::tls::UpstreamTls;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
@@ -40,7 +41,7 @@ pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubchannelId(pub u64);
 
-/// What a subchannel connects to. Policies that want the same address, proxy and host name share one subchannel, wherever
+/// What a subchannel connects to. Policies that want the same address, proxy, host name and TLS share one, wherever
 /// their endpoints belong: an RPC never waits because an endpoint moved to another locality.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SubchannelSpec {
@@ -50,8 +51,22 @@ pub struct SubchannelSpec {
     pub proxy: Option<SocketAddr>,
     /// `endpoint.hostname`, for TLS server names.
     pub hostname: Option<Arc<str>>,
+    /// The TLS context of its cluster, if the channel follows it and there is one (A29).
+    pub tls: Option<Arc<UpstreamTls>>,
     /// Where in the configuration it belongs; of a shared subchannel, where the first of those belongs that share it.
     pub origin: Arc<Origin>,
+}
+
+/// What a channel makes of the TLS context of a cluster (A29).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum XdsSecurity {
+    /// Connects as its own credentials say, and tells once that the cluster asks for something else.
+    #[default]
+    Ignore,
+    /// Does not use the cluster.
+    Refuse,
+    /// Connects as the cluster asks.
+    Follow,
 }
 
 /// Where in the configuration an endpoint belongs: what metrics tell of it.
@@ -195,7 +210,7 @@ pub struct Tree<S: Subchannel> {
     warming: Option<Warming>,
     warm_bound: Option<Duration>,
     /// Whether clusters that ask for TLS are refused.
-    requires_security: bool,
+    security: XdsSecurity,
     /// Whether RPCs may go by other routes than when [`Tree::poll_clusters_in_use`] was last called.
     rerouted: bool,
     /// Drawn when a route first asks for it.
@@ -247,17 +262,16 @@ impl<S: Subchannel> Tree<S> {
             changed: false,
             warming: None,
             warm_bound: Some(warm::BOUND),
-            requires_security: false,
+            security: XdsSecurity::Ignore,
             rerouted: false,
             channel_id: None,
         }
     }
 
-    /// Refuses clusters that ask for TLS by their transport socket, instead of connecting to their endpoints as the
-    /// credentials of the channel say (A29).
+    /// Says what becomes of clusters that ask for TLS by their transport socket.
     #[must_use]
-    pub fn with_required_security(mut self, required: bool) -> Self {
-        self.requires_security = required;
+    pub fn with_security(mut self, security: XdsSecurity) -> Self {
+        self.security = security;
         self
     }
 
@@ -387,9 +401,9 @@ impl<S: Subchannel> Tree<S> {
             let is_known = config.clusters.contains_key(&name);
             match self.pickers.get(&name).map(|numbered| numbered.number) {
                 Some(number) if wanted || (serves && is_known) => {
-                    self.update_cluster(cx, number, CdsConfig::of(&name, &config, self.requires_security));
+                    self.update_cluster(cx, number, CdsConfig::of(&name, &config, self.security));
                 }
-                None if wanted => self.add_cluster(cx, &name, CdsConfig::of(&name, &config, self.requires_security)),
+                None if wanted => self.add_cluster(cx, &name, CdsConfig::of(&name, &config, self.security)),
                 Some(_) if serves => {} // Still in use.
                 Some(_) => self.remove_cluster(cx, &name),
                 None => {}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use mainstay_xds::Choose;
 use mainstay_xds::resource::endpoint::Endpoint;
+use mainstay_xds::resource::tls::UpstreamTls;
 
 use super::{LocalityConfig, Placed, PriorityConfig};
 use crate::tree::{Origin, SubchannelSpec};
@@ -34,6 +35,7 @@ pub(crate) struct Identity<'a> {
     socket: SocketAddr,
     proxy: Option<SocketAddr>,
     hostname: Option<&'a str>,
+    tls: Option<&'a UpstreamTls>,
 }
 
 /// The addresses of `endpoints` in order, IPv6 and IPv4 in turn, each once.
@@ -122,7 +124,12 @@ impl Address {
 
     /// Where these are equal, policies share a subchannel, wherever their endpoints belong.
     pub(crate) fn identity(&self) -> Identity<'_> {
-        Identity { socket: self.socket(), proxy: self.proxy(), hostname: self.hostname().map(|name| &**name) }
+        Identity {
+            socket: self.socket(),
+            proxy: self.proxy(),
+            hostname: self.hostname().map(|name| &**name),
+            tls: self.locality.tls.as_deref(),
+        }
     }
 
     /// For the shell.
@@ -131,6 +138,7 @@ impl Address {
             address: self.socket(),
             proxy: self.proxy(),
             hostname: self.hostname().cloned(),
+            tls: self.locality.tls.clone(),
             origin: Arc::clone(self.origin()),
         }
     }
@@ -256,6 +264,7 @@ mod tests {
             weight,
             endpoints: Arc::new(EndpointCollection { endpoints }),
             http_connect: None,
+            tls: None,
         })
     }
 

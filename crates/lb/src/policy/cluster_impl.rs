@@ -6,7 +6,7 @@ use mainstay_xds::deps::{ClusterChildren, ClusterConfig, JoinedLocality, Resolve
 use mainstay_xds::lrs::{ClusterLoad, Forwarded};
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::resource::endpoint::{DropCategory, EndpointCollection, EndpointSource, Priority as EdsPriority};
-use mainstay_xds::resource::tls::HttpConnect;
+use mainstay_xds::resource::tls::{HttpConnect, UpstreamTls};
 
 use super::child_names::ChildNames;
 use super::outlier_detection;
@@ -34,9 +34,9 @@ pub(crate) struct ClusterImpl {
 impl Policy for ClusterImpl {
     type Config = LeafCluster;
 
-    fn new(cx: &mut Cx<'_>, LeafCluster { config, sessions }: &LeafCluster) -> Self {
+    fn new(cx: &mut Cx<'_>, LeafCluster { config, sessions, tls }: &LeafCluster) -> Self {
         let mut names = ChildNames::default();
-        let children = children(config, &mut names);
+        let children = children(config, tls.as_ref(), &mut names);
         let eds_service = eds_service(config);
         let drops = drops(config);
         let child = OverrideHost::new(cx, &config.cluster, *sessions, children);
@@ -45,7 +45,7 @@ impl Policy for ClusterImpl {
         Self { config: Arc::clone(config), eds_service, counter, drops, load, names, child }
     }
 
-    fn update(&mut self, cx: &mut Cx<'_>, LeafCluster { config, sessions }: &LeafCluster) {
+    fn update(&mut self, cx: &mut Cx<'_>, LeafCluster { config, sessions, tls }: &LeafCluster) {
         let eds_service = eds_service(config);
         if self.eds_service != eds_service {
             self.counter = (cx.breakers)(&config.name, &eds_service);
@@ -53,7 +53,7 @@ impl Policy for ClusterImpl {
         }
         self.config = Arc::clone(config);
         self.drops = drops(config);
-        let children = children(config, &mut self.names);
+        let children = children(config, tls.as_ref(), &mut self.names);
         if self.load.take().is_some() {
             cx.loads.release();
         }
@@ -95,9 +95,13 @@ impl Policy for ClusterImpl {
 }
 
 /// The priorities of a cluster. There is always one, so that drops and errors work (L-58).
-fn children(config: &ClusterConfig, names: &mut ChildNames) -> Vec<ChildConfig<PriorityConfig>> {
+fn children(
+    config: &ClusterConfig,
+    tls: Option<&Arc<UpstreamTls>>,
+    names: &mut ChildNames,
+) -> Vec<ChildConfig<PriorityConfig>> {
     let mut priorities = match &config.children {
-        ClusterChildren::Endpoints(Some(endpoints)) => resolve(config, endpoints),
+        ClusterChildren::Endpoints(Some(endpoints)) => resolve(config, tls, endpoints),
         ClusterChildren::Endpoints(None) | ClusterChildren::Aggregate(_) => Vec::new(),
     };
     if priorities.is_empty() {
@@ -136,7 +140,11 @@ fn load(
 }
 
 /// The localities of each priority with the endpoints they really have.
-fn resolve(config: &ClusterConfig, resolved: &ResolvedEndpoints) -> Vec<Vec<Arc<LocalityConfig>>> {
+fn resolve(
+    config: &ClusterConfig,
+    tls: Option<&Arc<UpstreamTls>>,
+    resolved: &ResolvedEndpoints,
+) -> Vec<Vec<Arc<LocalityConfig>>> {
     let http_connect = config.cluster.http_connect;
     let priorities = resolved.priorities().zip(&resolved.endpoints.priorities);
     let localities = |(joined, priority): (Vec<JoinedLocality<'_>>, &EdsPriority)| {
@@ -147,6 +155,7 @@ fn resolve(config: &ClusterConfig, resolved: &ResolvedEndpoints) -> Vec<Vec<Arc<
             weight: joined.weight,
             endpoints: collection(resolved, joined, &from.source),
             http_connect: http_connect.map(|cluster| HttpConnect { default: from.proxy.or(cluster.default) }),
+            tls: tls.cloned(),
         });
         localities.map(Arc::new).collect()
     };

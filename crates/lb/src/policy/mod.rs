@@ -22,7 +22,7 @@ use mainstay_xds::deps::ClusterConfig;
 use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::endpoint::{Endpoint, EndpointCollection, HealthStatus, Locality};
 use mainstay_xds::resource::lb_policy::LbPolicy;
-use mainstay_xds::resource::tls::HttpConnect;
+use mainstay_xds::resource::tls::{HttpConnect, UpstreamTls};
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
@@ -152,6 +152,8 @@ pub(crate) struct LeafCluster {
     pub(crate) config: Arc<ClusterConfig>,
     /// Whether RPCs may belong to sessions (A55).
     pub(crate) sessions: bool,
+    /// How connections to its endpoints are secured, if the channel follows what clusters ask for (A29).
+    pub(crate) tls: Option<Arc<UpstreamTls>>,
 }
 
 /// What the policy of a cluster works on: one priority of its endpoints.
@@ -172,6 +174,8 @@ pub(crate) struct LocalityConfig {
     pub(crate) endpoints: Arc<EndpointCollection>,
     /// The HTTP proxy on the way to its endpoints (A86); none if the cluster wants no proxies.
     pub(crate) http_connect: Option<HttpConnect>,
+    /// How connections to its endpoints are secured (A29).
+    pub(crate) tls: Option<Arc<UpstreamTls>>,
 }
 
 /// An endpoint with where it belongs.
