@@ -370,7 +370,7 @@ impl Call<'_> {
         let authority = authority.unwrap_or_else(|| self.hub.authority.clone());
         let previous = self.retry.as_ref().map_or(0, Retry::previous_attempts);
         let timeout = left.map(deadline::header_value);
-        let Some(mut attempt) = request.attempt(self.hub.scheme.clone(), authority, timeout, previous) else {
+        let Some(mut attempt) = request.attempt(subchannel.scheme(), authority, timeout, previous) else {
             listeners.withdraw();
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };

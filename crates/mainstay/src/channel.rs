@@ -19,6 +19,7 @@ use tower_service::Service;
 use crate::ads::AdsLimits;
 use crate::body::ResponseBody;
 use crate::call::{self, CallSettings};
+use crate::certificates::CertificateProvider;
 use crate::config::{ConfigView, Configs};
 use crate::connection::ConnectSettings;
 use crate::credentials::{Credentials, CredentialsError};
@@ -27,6 +28,7 @@ use crate::events::Events;
 use crate::http2::{Http2Settings, KeepAlive};
 use crate::hub::{Hub, Plan};
 use crate::telemetry::Telemetry;
+use crate::tls::OwnProviders;
 
 /// A channel to the service that an `xds:` target names.
 ///
@@ -64,6 +66,7 @@ pub struct ChannelBuilder {
     connect: ConnectSettings,
     warm_switching: Option<Duration>,
     require_xds_security: bool,
+    certificate_providers: OwnProviders,
     ads: AdsLimits,
     telemetry: Option<Telemetry>,
     idle_timeout: Option<Duration>,
@@ -133,6 +136,7 @@ impl Channel {
             },
             warm_switching: Some(Duration::from_secs(5)),
             require_xds_security: false,
+            certificate_providers: OwnProviders::default(),
             ads: AdsLimits {
                 max_response_size: 256 << 20,
                 keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
@@ -302,6 +306,14 @@ impl ChannelBuilder {
         self
     }
 
+    /// Has the application provide the certificates of a certificate provider instance: what the resources of the
+    /// control plane call it. Takes the place of an instance of that name in the bootstrap. Of use with
+    /// [`Credentials::xds`].
+    pub fn certificate_provider(mut self, instance: impl Into<String>, provider: Arc<dyn CertificateProvider>) -> Self {
+        self.certificate_providers.insert(instance.into(), provider);
+        self
+    }
+
     /// How long the channel stays connected without any RPC; 30 minutes by default, `None` for ever. Then it lets go of its
     /// endpoints and xDS servers, and of its configuration; the next RPC, or a look at [`Channel::config`], fetches them
     /// anew. Whoever must go on without a control plane after such a pause turns it off.
@@ -441,6 +453,7 @@ impl ChannelBuilder {
                 Arc::new(Bootstrap::from_vars(|name| std::env::var(name).ok(), |path| std::fs::read_to_string(path))?)
             }
         };
+        let bootstrap = self.certificate_providers.announce(bootstrap);
         let mut target = Target::resolve(&self.target, &bootstrap)?;
         if let Some(authority) = self.authority {
             target.data_plane_authority = authority.into();
@@ -455,6 +468,7 @@ impl ChannelBuilder {
             connect: self.connect,
             warm_switching: self.warm_switching,
             require_xds_security: self.require_xds_security,
+            certificate_providers: self.certificate_providers,
             ads: self.ads,
             telemetry: self.telemetry,
             idle_timeout: self.idle_timeout,

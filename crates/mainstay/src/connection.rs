@@ -29,6 +29,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
 use futures_channel::mpsc::UnboundedSender;
+use http::uri::Scheme;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{Connectivity, SubchannelId};
 use mainstay_xds::Backoff;
@@ -39,11 +40,12 @@ use tokio::time::Instant;
 use crate::credentials;
 use crate::failure::{self, describe};
 use crate::guard;
-use crate::http2::{self, Address, Ends, Http2Settings, Tls};
+use crate::http2::{self, Address, ConnectError, Ends, Http2Settings};
 use crate::ledger::{self, Calls, Ledger};
 use crate::pulse::{Order, Pulse};
 use crate::random::Random;
 use crate::request::RequestBody;
+use crate::tls::TransportSecurity;
 
 /// A connection to one address.
 pub(crate) struct Connection {
@@ -61,6 +63,8 @@ pub(crate) struct Socket {
     /// For channelz, as the following.
     pub(crate) id: i64,
     pub(crate) ends: Ends,
+    /// Whether an authority other than the channel's must be in the certificate (S-33, S-34).
+    checks_authority: bool,
     /// What was in the books before it was there.
     before: Calls,
     /// The authority that was last checked against the certificate, and whether it is the server's. Nearly always the
@@ -80,7 +84,7 @@ pub(crate) struct ConnectionSpec {
     pub(crate) address: SocketAddr,
     /// The HTTP proxy on the way there (A86).
     pub(crate) proxy: Option<SocketAddr>,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) security: TransportSecurity,
     pub(crate) settings: ConnectSettings,
 }
 
@@ -257,6 +261,11 @@ impl Connection {
         self.spec.address
     }
 
+    /// The scheme of requests on it.
+    pub(crate) fn scheme(&self) -> Scheme {
+        if self.spec.security.is_plaintext() { Scheme::HTTP } else { Scheme::HTTPS }
+    }
+
     /// From CONNECTING to the loss of the connection, or to the end of all use. How long to pause.
     async fn run(&self, not_in_use: &mut oneshot::Receiver<()>) -> Option<Duration> {
         let established = tokio::select! {
@@ -270,11 +279,14 @@ impl Connection {
     }
 
     async fn establish(&self) -> Result<http2::Established<RequestBody>, String> {
-        let ConnectionSpec { address, proxy, tls, settings, .. } = &self.spec;
+        let ConnectionSpec { address, proxy, security, settings, .. } = &self.spec;
+        let ip = address.ip();
         let address = match *proxy {
             None => Address::Tcp(*address),
             Some(proxy) => Address::Proxied { proxy, endpoint: *address },
         };
+        let tls = security.current(ip, settings.timeout).await;
+        let tls = tls.map_err(|error| describe(&ConnectError::Certificates(address.clone(), Box::new(error))))?;
         let http2 = settings.http2.calmed(lock(&self.progress).calmed);
         match tokio::time::timeout(settings.timeout, http2::connect(&address, tls.as_ref(), &http2)).await {
             Ok(Ok(established)) => Ok(established),
@@ -302,6 +314,7 @@ impl Connection {
             pulse: pulse.clone(),
             id: ledger::new_id(),
             ends,
+            checks_authority: matches!(self.spec.security, TransportSecurity::Tls(_)),
             before: self.ledger.calls(),
             checked: ArcSwapOption::empty(),
         };
@@ -407,9 +420,10 @@ impl UntilIdle {
 }
 
 impl Socket {
-    /// Whether the server may be asked as `authority`: in plaintext it may be anyone.
+    /// Whether the server may be asked as `authority`. In plaintext it may be anyone, and where the cluster says who it is
+    /// the names of hosts do not count (A29).
     fn is_named(&self, authority: &str) -> bool {
-        let Some(security) = &self.ends.security else { return true };
+        let Some(security) = self.ends.security.as_ref().filter(|_| self.checks_authority) else { return true };
         if let Some(checked) = self.checked.load().as_deref()
             && *checked.0 == *authority
         {

@@ -23,6 +23,7 @@ use crate::frames::{Frames, Seen};
 use crate::http_connect::{self, ProxyError};
 use crate::pulse::{Order, Pulse};
 use crate::request::Sending;
+use crate::tls::{ClusterTlsError, Presented};
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
@@ -41,6 +42,8 @@ pub(crate) enum Address {
 pub(crate) struct Tls {
     pub(crate) config: Arc<rustls::ClientConfig>,
     pub(crate) server_name: ServerName<'static>,
+    /// Our certificate, where it is known whether it was asked for.
+    pub(crate) presented: Option<Arc<Presented>>,
 }
 
 /// HTTP/2 keepalive.
@@ -87,6 +90,8 @@ pub(crate) struct Security {
     pub(crate) cipher_suite: Option<&'static str>,
     /// The server's certificate in DER.
     pub(crate) certificate: Vec<u8>,
+    /// Ours, if the server asked for it.
+    pub(crate) local_certificate: Vec<u8>,
 }
 
 /// The body of requests on a connection.
@@ -111,6 +116,10 @@ pub(crate) enum ConnectError {
     },
     #[error("TLS handshake with {0} (server name {1}) failed: {2}")]
     Tls(Address, String, #[source] io::Error),
+    #[error("TLS handshake with {0} (server name {1}) failed: {2}")]
+    Refused(Address, String, #[source] Arc<dyn std::error::Error + Send + Sync>),
+    #[error("no TLS with {0}: {1}")]
+    Certificates(Address, #[source] Box<ClusterTlsError>),
     #[error("{0} does not speak HTTP/2 over TLS: it did not choose the protocol h2")]
     Alpn(Address),
     #[error("HTTP/2 handshake with {0} failed: {1}")]
@@ -176,7 +185,7 @@ async fn maybe_secure(
 ) -> Result<(Box<dyn Stream>, Ends), ConnectError> {
     let Some(tls) = tls else { return Ok((Box::new(stream), Ends { local, security: None })) };
     let stream = secure(stream, tls, address).await?;
-    let security = Some(Security::of(stream.get_ref().1));
+    let security = Some(Security::of(stream.get_ref().1, tls.presented.as_deref()));
     Ok((Box::new(stream), Ends { local, security }))
 }
 
@@ -198,7 +207,7 @@ async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
     let stream = connector
         .connect(tls.server_name.clone(), stream)
         .await
-        .map_err(|error| ConnectError::Tls(address.clone(), tls.server_name.to_str().into_owned(), error))?;
+        .map_err(|error| ConnectError::tls(address, &tls.server_name, error))?;
     if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
         return Err(ConnectError::Alpn(address.clone()));
     }
@@ -319,11 +328,12 @@ impl Default for Http2Settings {
 // === impl Security ===
 
 impl Security {
-    fn of(connection: &rustls::ClientConnection) -> Self {
+    fn of(connection: &rustls::ClientConnection, presented: Option<&Presented>) -> Self {
         let certificate = connection.peer_certificates().and_then(|chain| chain.first());
         Self {
             cipher_suite: connection.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()),
             certificate: certificate.map(|certificate| certificate.to_vec()).unwrap_or_default(),
+            local_certificate: presented.and_then(Presented::certificate).unwrap_or_default().to_vec(),
         }
     }
 }
@@ -354,6 +364,17 @@ impl fmt::Display for Address {
 // === impl ConnectError ===
 
 impl ConnectError {
+    /// A handshake failed. If it was our own verifier that refused the server, what it says is the cause.
+    fn tls(address: &Address, server_name: &ServerName<'_>, error: io::Error) -> Self {
+        let server_name = server_name.to_str().into_owned();
+        match error.get_ref().and_then(|error| error.downcast_ref()) {
+            Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(refused))) => {
+                Self::Refused(address.clone(), server_name, refused.0.clone())
+            }
+            _ => Self::Tls(address.clone(), server_name, error),
+        }
+    }
+
     pub(crate) fn http2(address: &Address, error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self::Http2(address.clone(), Box::new(error))
     }

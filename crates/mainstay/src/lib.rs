@@ -22,6 +22,7 @@ mod ads;
 mod body;
 mod call;
 mod calls;
+pub mod certificates;
 mod channel;
 mod connection;
 mod credentials;
@@ -48,6 +49,7 @@ mod supervisor;
 mod sync;
 mod task;
 mod telemetry;
+mod tls;
 
 pub use body::ResponseBody;
 pub use channel::{BuildError, Channel, ChannelBuilder, ChannelState, WaitForReady};
@@ -59,5 +61,6 @@ pub use mainstay_xds::name::{AuthorityKey, ResourceKey};
 pub use mainstay_xds::resource::ResourceType;
 pub use mainstay_xds::resource::endpoint::Locality;
 pub use peer::Peer;
+pub use rustls;
 #[cfg(feature = "opentelemetry")]
 pub use telemetry::{Telemetry, TelemetryBuilder};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use envoy_types::pb::google::protobuf::Duration as PbDuration;
-use http::uri::{Authority, Scheme};
+use http::uri::Authority;
 use http::{HeaderMap, Method, header};
 use http_body_util::{BodyExt, Full};
 use mainstay_lb::LoadSink;
@@ -21,7 +21,6 @@ use crate::request::Request;
 /// What requests on endpoint connections start with.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
-    pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
 }
 
@@ -66,7 +65,7 @@ pub(crate) async fn collect(origin: Origin, connection: Arc<Connection>, period:
 async fn stream(origin: &Origin, connection: &Connection, period: Duration, sink: &LoadSink) -> End {
     let other = |cause: &str, reported| End::Other { cause: cause.to_owned(), reported };
     let Some(mut sender) = connection.sender() else { return other("connection lost", false) };
-    let request = Request::new(request(period)).attempt(origin.scheme.clone(), origin.authority.clone(), None, 0);
+    let request = Request::new(request(period)).attempt(connection.scheme(), origin.authority.clone(), None, 0);
     let Some(request) = request else { return other("no request", false) };
     let response = match sender.try_send_request(request).await {
         Ok(response) => response,

@@ -10,8 +10,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    AuthorityOptions, Bootstrap, BootstrapBuilder, CallCreds, ChannelCreds, FileWatcherConfig, Guards, IdentityFiles,
-    MetadataValue, Node, NodeLocality, ServerConfig, ServerFeatures, ServerUri, TlsConfig,
+    AuthorityOptions, Bootstrap, BootstrapBuilder, CallCreds, CertificateProviderConfig, ChannelCreds,
+    FileWatcherConfig, Guards, IdentityFiles, MetadataValue, Node, NodeLocality, ServerConfig, ServerFeatures,
+    ServerUri, TlsConfig,
 };
 use crate::invalid::Invalid;
 use crate::name::AuthorityKey;
@@ -550,7 +551,10 @@ fn file_watchers_are_read_and_unknown_plugins_left_out() {
     .unwrap();
     let expected = FileWatcherConfig { ca_certificate_file: Some("/ca".into()), ..Default::default() };
     assert_eq!(expected.refresh_interval, Duration::from_secs(600)); // B-39
-    assert_eq!(bootstrap.certificate_providers, BTreeMap::from([("mine".to_owned(), expected)]));
+    assert_eq!(
+        bootstrap.certificate_providers,
+        BTreeMap::from([("mine".to_owned(), CertificateProviderConfig::FileWatcher(expected))])
+    );
 }
 
 #[test]
