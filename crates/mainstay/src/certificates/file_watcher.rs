@@ -132,7 +132,7 @@ impl Shared {
     fn load(&self, parts: &mut Parts) -> bool {
         let mut errors = parts.read(&self.config);
         for _ in 0..RETRIES {
-            let Some(error) = errors.last() else { break };
+            let Some(error) = errors.first() else { break };
             if self.current.load().is_err() {
                 self.publish(Err(error.clone())); // Nobody has to wait to hear what is missing.
             }
@@ -144,7 +144,7 @@ impl Shared {
         for error in &errors {
             tracing::warn!(%error, "certificates cannot be used; what there was before stays in use");
         }
-        match (parts.certificates(&self.config), errors.pop()) {
+        match (parts.certificates(&self.config), errors.into_iter().next()) {
             (Some(certificates), _) => {
                 if !matches!(&**self.current.load(), Ok(current) if current.is(&certificates)) {
                     self.publish(Ok(certificates));

@@ -23,6 +23,8 @@ mod bundle_map;
 mod error;
 mod file_watcher;
 mod names;
+#[cfg(test)]
+mod tests;
 
 /// Provides certificates that may change while connections are made with them.
 ///
