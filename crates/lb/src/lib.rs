@@ -13,19 +13,24 @@ mod breaker;
 mod calls;
 mod channel;
 mod draws;
+mod endpoint;
 mod filters;
+mod host;
 pub mod identity;
 mod index;
 mod listeners;
 mod orca;
+mod owner;
 mod picker;
 mod policy;
 mod pool;
 mod request_hash;
 mod retry;
 mod routing;
+mod rpc;
 mod session;
 mod snapshot;
+mod subchannel;
 mod sync;
 #[cfg(test)]
 mod testbed;
@@ -38,12 +43,14 @@ mod tree;
 pub use breaker::{Counter, InFlight};
 pub use channel::{Action, ChannelCore, Input};
 pub use filters::{Effect, Injected};
+pub use host::{Context, DetectionMethod, Host, Observation, UnenforcedReason};
 pub use listeners::{Ending, Listeners};
 pub use orca::LoadSink;
+pub use owner::Wake;
+pub use picker::Outlook;
 pub use retry::{PushBack, Retry};
-pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot, Wake};
+pub use rpc::Rpc;
+pub use snapshot::{Chosen, Decision, Failure, SendTo, Snapshot};
+pub use subchannel::{Connectivity, Origin, Subchannel, SubchannelId, SubchannelSpec, XdsSecurity};
 pub use throttle::RetryThrottle;
-pub use tree::{
-    Connectivity, Context, DetectionMethod, Host, Observation, Origin, Subchannel, SubchannelId, SubchannelSpec, Tree,
-    UnenforcedReason, XdsSecurity,
-};
+pub use tree::Tree;

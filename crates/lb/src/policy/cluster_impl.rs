@@ -6,17 +6,17 @@ use mainstay_xds::deps::{ClusterChildren, ClusterConfig, JoinedLocality, Resolve
 use mainstay_xds::lrs::{ClusterLoad, Forwarded};
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::resource::endpoint::{DropCategory, EndpointCollection, EndpointSource, Priority as EdsPriority};
-use mainstay_xds::resource::tls::{HttpConnect, UpstreamTls};
+use mainstay_xds::resource::tls::HttpConnect;
 
 use super::child_names::ChildNames;
-use super::outlier_detection;
 use super::override_host::OverrideHost;
 use super::priority::ChildConfig;
-use super::{Cx, Event, LeafCluster, LocalityConfig, Policy, PriorityConfig, State};
+use super::{Cx, Event, LeafCluster, Policy};
 use crate::breaker::Counter;
+use crate::endpoint::{LocalityConfig, PriorityConfig};
 use crate::picker::{ClusterPicker, Picker};
 use crate::pool::{Handles, Pool};
-use crate::tree::{Origin, Subchannel};
+use crate::subchannel::{Origin, State, Subchannel};
 
 /// One leaf cluster at work.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,9 +34,10 @@ pub(crate) struct ClusterImpl {
 impl Policy for ClusterImpl {
     type Config = LeafCluster;
 
-    fn new(cx: &mut Cx<'_>, LeafCluster { config, sessions, tls }: &LeafCluster) -> Self {
+    fn new(cx: &mut Cx<'_>, cluster: &LeafCluster) -> Self {
+        let LeafCluster { config, sessions, .. } = cluster;
         let mut names = ChildNames::default();
-        let children = children(config, tls.as_ref(), &mut names);
+        let children = children(cluster, &mut names);
         let eds_service = eds_service(config);
         let drops = drops(config);
         let child = OverrideHost::new(cx, &config.cluster, *sessions, children);
@@ -45,7 +46,8 @@ impl Policy for ClusterImpl {
         Self { config: Arc::clone(config), eds_service, counter, drops, load, names, child }
     }
 
-    fn update(&mut self, cx: &mut Cx<'_>, LeafCluster { config, sessions, tls }: &LeafCluster) {
+    fn update(&mut self, cx: &mut Cx<'_>, cluster: &LeafCluster) {
+        let LeafCluster { config, sessions, .. } = cluster;
         let eds_service = eds_service(config);
         if self.eds_service != eds_service {
             self.counter = (cx.breakers)(&config.name, &eds_service);
@@ -53,7 +55,7 @@ impl Policy for ClusterImpl {
         }
         self.config = Arc::clone(config);
         self.drops = drops(config);
-        let children = children(config, tls.as_ref(), &mut self.names);
+        let children = children(cluster, &mut self.names);
         if self.load.take().is_some() {
             cx.loads.release();
         }
@@ -95,13 +97,10 @@ impl Policy for ClusterImpl {
 }
 
 /// The priorities of a cluster. There is always one, so that drops and errors work (L-58).
-fn children(
-    config: &ClusterConfig,
-    tls: Option<&Arc<UpstreamTls>>,
-    names: &mut ChildNames,
-) -> Vec<ChildConfig<PriorityConfig>> {
+fn children(cluster: &LeafCluster, names: &mut ChildNames) -> Vec<ChildConfig<PriorityConfig>> {
+    let config = &*cluster.config;
     let mut priorities = match &config.children {
-        ClusterChildren::Endpoints(Some(endpoints)) => resolve(config, tls, endpoints),
+        ClusterChildren::Endpoints(Some(endpoints)) => resolve(cluster, endpoints),
         ClusterChildren::Endpoints(None) | ClusterChildren::Aggregate(_) => Vec::new(),
     };
     if priorities.is_empty() {
@@ -110,7 +109,7 @@ fn children(
     let numbers = names.assign(&priorities);
     // Fresh DNS answers do nothing for endpoints that come from EDS (L-72).
     let ignore_reresolution = matches!(config.cluster.kind, ClusterKind::Eds { .. });
-    let counted = outlier_detection::settings(config).is_some();
+    let counted = cluster.outlier_detection().is_some();
     let child = |(number, localities)| ChildConfig {
         number,
         config: PriorityConfig { lb_policy: config.cluster.lb_policy.clone(), localities, counted },
@@ -140,11 +139,8 @@ fn load(
 }
 
 /// The localities of each priority with the endpoints they really have.
-fn resolve(
-    config: &ClusterConfig,
-    tls: Option<&Arc<UpstreamTls>>,
-    resolved: &ResolvedEndpoints,
-) -> Vec<Vec<Arc<LocalityConfig>>> {
+fn resolve(cluster: &LeafCluster, resolved: &ResolvedEndpoints) -> Vec<Vec<Arc<LocalityConfig>>> {
+    let LeafCluster { config, tls, .. } = cluster;
     let http_connect = config.cluster.http_connect;
     let priorities = resolved.priorities().zip(&resolved.endpoints.priorities);
     let localities = |(joined, priority): (Vec<JoinedLocality<'_>>, &EdsPriority)| {
@@ -155,7 +151,7 @@ fn resolve(
             weight: joined.weight,
             endpoints: collection(resolved, joined, &from.source),
             http_connect: http_connect.map(|cluster| HttpConnect { default: from.proxy.or(cluster.default) }),
-            tls: tls.cloned(),
+            tls: tls.clone(),
         });
         localities.map(Arc::new).collect()
     };
