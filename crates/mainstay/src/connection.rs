@@ -37,7 +37,6 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::credentials;
 use crate::failure::{self, describe};
 use crate::guard;
 use crate::http2::{self, Address, ConnectError, Ends, Http2Settings};
@@ -45,7 +44,7 @@ use crate::ledger::{self, Calls, Ledger};
 use crate::pulse::{Order, Pulse};
 use crate::random::Random;
 use crate::request::RequestBody;
-use crate::tls::TransportSecurity;
+use crate::tls::{self, TransportSecurity};
 
 /// A connection to one address.
 pub(crate) struct Connection {
@@ -429,7 +428,7 @@ impl Socket {
         {
             return checked.1;
         }
-        let is_named = credentials::has_name(&security.certificate, authority);
+        let is_named = tls::has_name(&security.certificate, authority);
         self.checked.store(Some(Arc::new((authority.into(), is_named))));
         is_named
     }

@@ -1,18 +1,16 @@
 //! How connections are secured.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use mainstay_xds::bootstrap::{ChannelCreds, FileWatcherConfig, TlsConfig};
-use rustls::client::{ResolvesClientCert, verify_server_name};
-use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName};
-use rustls::server::ParsedCertificate;
+use rustls::client::ResolvesClientCert;
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, SignatureScheme};
 
 use crate::certificates::{CertificateError, Certificates, Identity, Trust, read_once};
-use crate::http2::Tls;
-use crate::tls::PeerVerifier;
+use crate::tls::{PeerVerifier, Tls, builder, host_of, server_name, system_roots};
 
 /// How a channel secures its connections to endpoints.
 ///
@@ -94,7 +92,7 @@ impl Credentials {
     /// Asks for a server of another name than that of the target. Has no effect on plaintext, nor on connections that
     /// the control plane says how to secure.
     pub fn with_server_name(mut self, name: &str) -> Result<Self, CredentialsError> {
-        let name = server_name(name)?;
+        let name = named(name)?;
         if let Some(own) = &mut self.own {
             own.server_name = Some(name);
         }
@@ -116,7 +114,7 @@ impl Credentials {
     /// TLS of the application for connections to `authority`, if any.
     pub(crate) fn for_authority(&self, authority: &str) -> Result<Option<Tls>, CredentialsError> {
         let Some(OwnTls { config, server_name: name }) = &self.own else { return Ok(None) };
-        let server_name = name.clone().map_or_else(|| server_name(host_of(authority)), Ok)?;
+        let server_name = name.clone().map_or_else(|| named(host_of(authority)), Ok)?;
         Ok(Some(Tls { config: config.clone(), server_name, presented: None }))
     }
 }
@@ -161,14 +159,6 @@ impl fmt::Debug for CredentialsError {
     }
 }
 
-/// Whether a server certificate in DER has the name of an authority. That it may be trusted was found out before.
-pub(crate) fn has_name(certificate: &[u8], authority: &str) -> bool {
-    let Ok(name) = server_name(host_of(authority)) else { return false };
-    let certificate = CertificateDer::from(certificate);
-    let parsed = ParsedCertificate::try_from(&certificate);
-    parsed.is_ok_and(|certificate| verify_server_name(&certificate, &name).is_ok())
-}
-
 /// TLS for a connection to the xDS server `host`. Files are read each time, so that new certificates are used.
 pub(crate) async fn for_xds_server(creds: &ChannelCreds, host: &str) -> Result<Option<Tls>, CredentialsError> {
     match creds {
@@ -177,9 +167,13 @@ pub(crate) async fn for_xds_server(creds: &ChannelCreds, host: &str) -> Result<O
             let files = files.clone();
             let read = tokio::task::spawn_blocking(move || read_tls(&files)).await;
             let config = read.map_err(|error| CertificateError::Other(error.to_string()))??;
-            Ok(Some(Tls { config: Arc::new(config), server_name: server_name(host)?, presented: None }))
+            Ok(Some(Tls { config: Arc::new(config), server_name: named(host)?, presented: None }))
         }
     }
+}
+
+fn named(host: &str) -> Result<ServerName<'static>, CredentialsError> {
+    server_name(host).map_err(|error| CredentialsError::ServerName(host.to_owned(), error))
 }
 
 /// What the credentials of an xDS server say. The server must have the name that it is reached by, unless a SPIFFE bundle
@@ -203,54 +197,11 @@ fn read_tls(files: &TlsConfig) -> Result<ClientConfig, CredentialsError> {
     Ok(config)
 }
 
-pub(crate) fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
-}
-
-/// The system's roots, looked for once. Reads files: not on a runtime's thread.
-pub(crate) fn system_roots() -> Result<Arc<RootCertStore>, CertificateError> {
-    static FOUND: OnceLock<Arc<RootCertStore>> = OnceLock::new();
-    if let Some(roots) = FOUND.get() {
-        return Ok(roots.clone());
-    }
-    let found = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    let (usable, _) = roots.add_parsable_certificates(found.certs);
-    if usable == 0 {
-        let causes: Vec<_> = found.errors.iter().map(ToString::to_string).collect();
-        return Err(CertificateError::SystemRoots(causes.join("; ")));
-    }
-    Ok(FOUND.get_or_init(|| Arc::new(roots)).clone())
-}
-
-fn server_name(host: &str) -> Result<ServerName<'static>, CredentialsError> {
-    ServerName::try_from(host.to_owned()).map_err(|error| CredentialsError::ServerName(host.to_owned(), error))
-}
-
-/// The host of `host`, `host:port` or `[v6]:port`.
-pub(crate) fn host_of(authority: &str) -> &str {
-    if let Some(rest) = authority.strip_prefix('[') {
-        return rest.split(']').next().unwrap_or(rest);
-    }
-    match authority.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') && port.bytes().all(|b| b.is_ascii_digit()) => host,
-        _ => authority,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use rustls::RootCertStore;
 
-    #[test]
-    fn the_host_is_taken_out_of_an_authority() {
-        for (authority, host) in
-            [("shop", "shop"), ("shop:443", "shop"), ("[::1]:80", "::1"), ("::1", "::1"), ("10.0.0.1:1", "10.0.0.1")]
-        {
-            assert_eq!(host_of(authority), host);
-        }
-    }
+    use super::*;
 
     #[test]
     fn a_name_that_no_server_can_have_is_refused() {

@@ -23,7 +23,7 @@ use crate::frames::{Frames, Seen};
 use crate::http_connect::{self, ProxyError};
 use crate::pulse::{Order, Pulse};
 use crate::request::Sending;
-use crate::tls::{ClusterTlsError, Presented};
+use crate::tls::{ClusterTlsError, Presented, Tls};
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
@@ -35,15 +35,6 @@ pub(crate) enum Address {
         proxy: SocketAddr,
         endpoint: SocketAddr,
     },
-}
-
-/// TLS for one connection.
-#[derive(Clone)]
-pub(crate) struct Tls {
-    pub(crate) config: Arc<rustls::ClientConfig>,
-    pub(crate) server_name: ServerName<'static>,
-    /// Our certificate, where it is known whether it was asked for.
-    pub(crate) presented: Option<Arc<Presented>>,
 }
 
 /// HTTP/2 keepalive.
@@ -337,17 +328,6 @@ impl Security {
         }
     }
 }
-
-// === impl Tls ===
-
-impl PartialEq for Tls {
-    /// Whether both make the same connection. rustls configurations cannot be compared: equal means the very same.
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.config, &other.config) && self.server_name == other.server_name
-    }
-}
-
-impl Eq for Tls {}
 
 // === impl Address ===
 

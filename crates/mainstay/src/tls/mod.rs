@@ -20,12 +20,23 @@ use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, SignatureScheme};
 
+pub(crate) use self::config::{builder, system_roots};
+pub(crate) use self::name::{has_name, host_of, server_name};
+pub(crate) use self::verifier::PeerVerifier;
 use crate::certificates::{CertificateError, CertificateProvider, Certificates, FileWatcher, Identity, Trust};
-use crate::credentials;
-use crate::http2::Tls;
-pub(crate) use verifier::PeerVerifier;
 
+mod config;
+mod name;
 mod verifier;
+
+/// TLS for one connection.
+#[derive(Clone)]
+pub(crate) struct Tls {
+    pub(crate) config: Arc<rustls::ClientConfig>,
+    pub(crate) server_name: ServerName<'static>,
+    /// Our certificate, where it is known whether it was asked for.
+    pub(crate) presented: Option<Arc<Presented>>,
+}
 
 /// How a connection is secured.
 #[derive(Clone, PartialEq, Eq)]
@@ -119,6 +130,17 @@ pub(crate) struct Presented {
     asked: AtomicBool,
 }
 
+// === impl Tls ===
+
+impl PartialEq for Tls {
+    /// Whether both make the same connection. rustls configurations cannot be compared: equal means the very same.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.config, &other.config) && self.server_name == other.server_name
+    }
+}
+
+impl Eq for Tls {}
+
 // === impl ChannelSecurity ===
 
 impl ChannelSecurity {
@@ -146,7 +168,7 @@ impl Providers {
     /// cluster that needs them, and stop after the last.
     pub(crate) fn secure(&self, context: &Arc<UpstreamTls>, hostname: Option<&str>) -> TransportSecurity {
         let sni = match (hostname.filter(|_| context.auto_host_sni), &context.sni) {
-            (Some(hostname), _) => Some(credentials::host_of(hostname).into()),
+            (Some(hostname), _) => Some(host_of(hostname).into()),
             (None, sni) => sni.as_deref().map(Arc::from),
         };
         TransportSecurity::Cluster { tls: self.cluster(context), sni }
@@ -265,7 +287,7 @@ impl ClusterTls {
     /// What the providers have now. If one has nothing yet, this waits for it, and fails with what it says.
     async fn newest(&self, wait: Duration) -> Result<(Material, Arc<ClientConfig>), ClusterTlsError> {
         if matches!(self.trust, Source::System) {
-            let loaded = tokio::task::spawn_blocking(credentials::system_roots).await;
+            let loaded = tokio::task::spawn_blocking(system_roots).await;
             let loaded = loaded.unwrap_or_else(|error| Err(CertificateError::Other(error.to_string())));
             loaded.map_err(ClusterTlsError::System)?;
         }
@@ -309,10 +331,8 @@ impl ClusterTls {
 
     fn config(&self, material: &Material) -> Result<Arc<ClientConfig>, rustls::Error> {
         let verifier = PeerVerifier::new(material.trust.clone(), self.context.clone());
-        let mut config = credentials::builder()?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_no_client_auth();
+        let mut config =
+            builder()?.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Arc::new(config))
     }
@@ -346,7 +366,7 @@ impl Material {
 impl Source {
     fn trust(&self) -> Result<Trust, ClusterTlsError> {
         match self {
-            Self::System => credentials::system_roots().map(Trust::Roots).map_err(ClusterTlsError::System),
+            Self::System => system_roots().map(Trust::Roots).map_err(ClusterTlsError::System),
             Self::Provider { instance, provider } => {
                 let trust = certificates(instance, &**provider)?.trust;
                 trust.ok_or_else(|| ClusterTlsError::NoTrust(instance.clone()))
