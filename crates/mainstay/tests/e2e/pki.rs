@@ -84,6 +84,20 @@ impl Authority {
             }
         };
         let issued = self.issue("control-plane");
+        Self::finish(builder, issued)
+    }
+
+    /// A server with this certificate.
+    pub(crate) fn serve_as(&self, issued: Issued) -> rustls::ServerConfig {
+        let builder =
+            rustls::ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
+        Self::finish(builder.with_no_client_auth(), issued)
+    }
+
+    fn finish(
+        builder: rustls::ConfigBuilder<rustls::ServerConfig, rustls::server::WantsServerCert>,
+        issued: Issued,
+    ) -> rustls::ServerConfig {
         let mut config = builder.with_single_cert(vec![issued.der], issued.key).unwrap();
         config.alpn_protocols = vec![b"h2".to_vec()];
         config

@@ -113,17 +113,34 @@ async fn files_that_cannot_be_used_are_named() {
     files.write("empty.pem", "");
     let (missing, empty) = (files.path("missing.pem"), files.path("empty.pem"));
     let with_ca = |path: &PathBuf| TlsConfig { ca_certificate_file: Some(path.clone()), ..TlsConfig::default() };
+    let with_bundles =
+        |path: &PathBuf| TlsConfig { spiffe_trust_bundle_map_file: Some(path.clone()), ..TlsConfig::default() };
     for (tls, expected) in [
         (with_ca(&missing), format!("{}: No such file", missing.display())),
         (with_ca(&empty), format!("{}: no certificate in it: expected PEM", empty.display())),
-        (
-            TlsConfig { spiffe_trust_bundle_map_file: Some(missing.clone()), ..TlsConfig::default() },
-            format!("{}: SPIFFE trust bundle maps are not supported", missing.display()),
-        ),
+        (with_bundles(&missing), format!("{}: No such file", missing.display())),
+        (with_bundles(&empty), format!("{}: SPIFFE bundle map: EOF while parsing", empty.display())),
     ] {
         let text = failure(ServerConfig::tls("127.0.0.1:1", tls)).await;
         assert!(text.contains(&expected), "{text}");
     }
+}
+
+/// A65, A87: a control plane that is a workload is known by its SPIFFE id, not by a host name.
+#[tokio::test]
+async fn a_control_plane_is_vouched_for_by_its_trust_domain() {
+    let [one] = backends(["one"]).await;
+    let server = control_plane(service(&[&one])).await;
+    let (files, ca) = (Files::new(), Authority::new());
+    files.write("bundles.json", &ca.bundle_map("example.com"));
+    let tls = TlsConfig { spiffe_trust_bundle_map_file: Some(files.path("bundles.json")), ..TlsConfig::default() };
+    let known = ca.serve_as(ca.issue_to_workload(&["spiffe://example.com/control-plane"]));
+    let front = TlsFront::start(server.addr(), known).await;
+    assert_eq!(call(&mut client(ServerConfig::tls(front.address.to_string(), tls.clone()))).await.unwrap(), "one");
+    let unknown = ca.serve_as(ca.issue_to_workload(&["spiffe://example.org/control-plane"]));
+    let front = TlsFront::start(server.addr(), unknown).await;
+    let text = failure(ServerConfig::tls(front.address.to_string(), tls)).await;
+    assert!(text.contains("trust domain \"example.org\" of the certificate is not in the SPIFFE bundle map"), "{text}");
 }
 
 #[tokio::test]
