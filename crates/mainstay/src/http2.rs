@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -247,9 +247,10 @@ pub(crate) struct Executor;
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Executor {
     fn execute(&self, piece: F) {
+        let piece = Box::pin(piece);
         match Sending::just_begun() {
-            None => tokio::spawn(Box::pin(piece)),
-            Some(request) => tokio::spawn(request.carry(Box::pin(piece))),
+            None => tokio::spawn(piece),
+            Some(request) => tokio::spawn(request.carry(piece)),
         };
     }
 }
@@ -270,6 +271,8 @@ pub(crate) struct Transport {
     greeted: Option<oneshot::Sender<FirstWord>>,
     goaway: Arc<OnceLock<u32>>,
     pulse: Arc<Pulse>,
+    /// The task that is woken when there is an order.
+    task: Option<Waker>,
     /// Whether everything that h2 had to say is written, so that another frame may be put in.
     between_frames: bool,
     /// How much of a ping is written, if there is one to be written.
@@ -408,11 +411,19 @@ impl Transport {
             greeted: Some(greeted),
             goaway: goaway.clone(),
             pulse: Pulse::new(),
+            task: None,
             between_frames: false,
             ping: None,
             write_failed: false,
         };
         (transport, Greeting(greeting), goaway)
+    }
+
+    fn wait_for_orders(&mut self, cx: &Context<'_>) {
+        if !self.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+            self.task = Some(cx.waker().clone());
+            self.pulse.wake_for_orders(cx);
+        }
     }
 
     /// The outcome of writing `len` bytes, or of pretending to.
@@ -451,11 +462,13 @@ impl AsyncRead for Transport {
             Some(Order::Ping) => self.ping = Some(0),
             Some(Order::BreakOff) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
         }
-        let _ = self.poll_ping(cx);
+        if self.ping.is_some() {
+            let _ = self.poll_ping(cx);
+        }
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if polled.is_pending() {
-            self.pulse.wait_for_orders(cx);
+            self.wait_for_orders(cx);
             return polled;
         }
         self.pulse.hear();
@@ -484,7 +497,9 @@ impl AsyncWrite for Transport {
         if self.write_failed {
             return Poll::Ready(Ok(buf.len()));
         }
-        ready!(self.poll_ping(cx));
+        if self.ping.is_some() {
+            ready!(self.poll_ping(cx));
+        }
         self.between_frames = false;
         let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.written(polled, buf.len())
@@ -499,7 +514,9 @@ impl AsyncWrite for Transport {
         if self.write_failed {
             return Poll::Ready(Ok(len));
         }
-        ready!(self.poll_ping(cx));
+        if self.ping.is_some() {
+            ready!(self.poll_ping(cx));
+        }
         self.between_frames = false;
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.written(polled, len)
