@@ -542,6 +542,7 @@ mod tests {
             runtime: socket.runtime.clone(),
             id: ledger::new_id(),
             ends: socket.ends.clone(),
+            checks_authority: false,
             before: socket.before,
             checked: ArcSwapOption::empty(),
         })));
