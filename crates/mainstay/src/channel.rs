@@ -6,27 +6,29 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use mainstay_lb::{Outlook, RetryThrottle};
+use mainstay_lb::Outlook;
 use mainstay_xds::Backoff;
-use mainstay_xds::bootstrap::{Bootstrap, BootstrapError};
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::DepsSettings;
-use mainstay_xds::name::{Target, TargetError};
+use mainstay_xds::name::Target;
 use tonic::Status;
 use tonic::body::Body;
 use tower_service::Service;
 
 use crate::ads::AdsLimits;
 use crate::body::ResponseBody;
+use crate::bootstrap::Bootstrap;
 use crate::call::{self, CallSettings};
-use crate::config::{ConfigView, Configs};
 use crate::connection::ConnectSettings;
-use crate::credentials::{Credentials, CredentialsError};
+use crate::credentials::Credentials;
 use crate::dns::{ResolveHost, Shielded, SystemDns};
-use crate::events::Events;
+use crate::error::{BuildError, TargetError};
+use crate::event::Events;
 use crate::http2::{Http2Settings, KeepAlive};
 use crate::hub::{Hub, Plan};
 use crate::telemetry::Telemetry;
+use crate::throttle::RetryThrottle;
+use crate::view::{ConfigView, Configs};
 
 /// A channel to the service that an `xds:` target names.
 ///
@@ -54,7 +56,7 @@ pub struct WaitForReady(pub bool);
 #[must_use]
 pub struct ChannelBuilder {
     target: String,
-    bootstrap: Option<Arc<Bootstrap>>,
+    bootstrap: Option<Bootstrap>,
     credentials: Credentials,
     authority: Option<String>,
     calls: CallSettings,
@@ -79,27 +81,6 @@ pub enum ChannelState {
     Ready,
     /// RPCs fail, unless they wait for ready.
     TransientFailure,
-}
-
-/// Why a channel cannot be made.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// There is no usable bootstrap.
-    #[error(transparent)]
-    Bootstrap(#[from] BootstrapError),
-    /// The target cannot be used.
-    #[error(transparent)]
-    Target(#[from] TargetError),
-    /// The credentials do not fit the target.
-    #[error(transparent)]
-    Credentials(#[from] CredentialsError),
-    /// The authority cannot stand in a request.
-    #[error("{0:?} cannot be the :authority of a request: {1}")]
-    Authority(String, #[source] http::uri::InvalidUri),
-    /// Channels need a tokio runtime to run on.
-    #[error("no tokio runtime: make the channel inside one, for example in a function under #[tokio::main]")]
-    NoRuntime,
 }
 
 // === impl Channel ===
@@ -149,7 +130,7 @@ impl Channel {
 
     /// What RPCs can expect right now.
     pub fn state(&self) -> ChannelState {
-        self.hub.shared.snapshot.load().outlook().into()
+        ChannelState::of(self.hub.shared.snapshot.load().outlook())
     }
 
     /// Waits until the channel takes RPCs, however long that may be. Nobody has to: RPCs wait by themselves.
@@ -177,7 +158,7 @@ impl Channel {
     /// ended and there is no other one here.
     pub async fn config(&self) -> Option<ConfigView> {
         self.hub.resume().ok()?;
-        self.hub.inspector.status().await.map(ConfigView::from)
+        self.hub.inspector.status().await.map(ConfigView::of)
     }
 
     /// What the channel has been told, now and whenever it changes. The channel does not become idle meanwhile.
@@ -211,8 +192,8 @@ impl fmt::Debug for Channel {
 
 // === impl ChannelState ===
 
-impl From<Outlook> for ChannelState {
-    fn from(outlook: Outlook) -> Self {
+impl ChannelState {
+    fn of(outlook: Outlook) -> Self {
         match outlook {
             Outlook::Send => Self::Ready,
             Outlook::Wait => Self::Connecting,
@@ -221,21 +202,12 @@ impl From<Outlook> for ChannelState {
     }
 }
 
-// === impl BuildError ===
-
-impl fmt::Debug for BuildError {
-    /// The text: it is what a `main` that ends with `?` prints.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 // === impl ChannelBuilder ===
 
 impl ChannelBuilder {
     /// Use this bootstrap instead of the environment's.
-    pub fn bootstrap(mut self, bootstrap: impl Into<Arc<Bootstrap>>) -> Self {
-        self.bootstrap = Some(bootstrap.into());
+    pub fn bootstrap(mut self, bootstrap: Bootstrap) -> Self {
+        self.bootstrap = Some(bootstrap);
         self
     }
 
@@ -268,7 +240,7 @@ impl ChannelBuilder {
     /// (A6). Off by default: the control plane has no word for it. RPCs that succeed count, and attempts that fail in a
     /// way that their policy retries, over all methods and clones of the channel.
     pub fn retry_throttle(mut self, throttle: RetryThrottle) -> Self {
-        self.calls.retry_throttle = Some(Arc::new(throttle));
+        self.calls.retry_throttle = Some(Arc::new(throttle.into_core()));
         self
     }
 
@@ -437,11 +409,10 @@ impl ChannelBuilder {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
         let bootstrap = match self.bootstrap {
             Some(bootstrap) => bootstrap,
-            None => {
-                Arc::new(Bootstrap::from_vars(|name| std::env::var(name).ok(), |path| std::fs::read_to_string(path))?)
-            }
+            None => Bootstrap::from_env()?,
         };
-        let mut target = Target::resolve(&self.target, &bootstrap)?;
+        let bootstrap = bootstrap.core().clone();
+        let mut target = Target::resolve(&self.target, &bootstrap).map_err(TargetError::of)?;
         if let Some(authority) = self.authority {
             target.data_plane_authority = authority.into();
         }

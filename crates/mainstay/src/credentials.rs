@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, RootCertStore};
 
@@ -33,7 +33,7 @@ pub enum CredentialsError {
     Tls(#[from] rustls::Error),
     /// The host cannot be asked for by name.
     #[error("{0:?} is not a name that a TLS server can have")]
-    ServerName(String, #[source] InvalidDnsNameError),
+    ServerName(String),
 }
 
 // === impl Credentials ===
@@ -176,7 +176,7 @@ fn system_roots() -> Result<RootCertStore, CredentialsError> {
 }
 
 fn server_name(host: &str) -> Result<ServerName<'static>, CredentialsError> {
-    ServerName::try_from(host.to_owned()).map_err(|error| CredentialsError::ServerName(host.to_owned(), error))
+    ServerName::try_from(host.to_owned()).map_err(|_| CredentialsError::ServerName(host.to_owned()))
 }
 
 /// The host of `host`, `host:port` or `[v6]:port`.

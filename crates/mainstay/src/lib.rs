@@ -13,10 +13,12 @@
 //! configuration from the servers that the [`bootstrap`] names, and goes on with what it has while
 //! they are down, slow or wrong.
 
-pub use mainstay_xds::bootstrap;
+#![deny(missing_docs)]
 
 pub mod admin;
-pub mod config;
+pub mod bootstrap;
+pub mod event;
+pub mod view;
 
 mod ads;
 mod body;
@@ -28,7 +30,7 @@ mod credentials;
 mod deadline;
 mod dns;
 mod driver;
-mod events;
+mod error;
 mod failure;
 mod frames;
 mod guard;
@@ -38,6 +40,7 @@ mod hub;
 mod intern;
 mod ledger;
 mod load_reports;
+mod names;
 mod peer;
 mod pulse;
 mod queue;
@@ -48,16 +51,15 @@ mod supervisor;
 mod sync;
 mod task;
 mod telemetry;
+mod throttle;
 
 pub use body::ResponseBody;
-pub use channel::{BuildError, Channel, ChannelBuilder, ChannelState, WaitForReady};
+pub use channel::{Channel, ChannelBuilder, ChannelState, WaitForReady};
 pub use credentials::{Credentials, CredentialsError};
 pub use dns::{ResolveHost, SystemDns};
-pub use events::{Event, Events};
-pub use mainstay_lb::RetryThrottle;
-pub use mainstay_xds::name::{AuthorityKey, ResourceKey};
-pub use mainstay_xds::resource::ResourceType;
-pub use mainstay_xds::resource::endpoint::Locality;
+pub use error::{BuildError, TargetError, TargetErrorKind};
+pub use names::{Fault, Locality, ResourceName, ResourceType};
 pub use peer::Peer;
 #[cfg(feature = "opentelemetry")]
 pub use telemetry::{Telemetry, TelemetryBuilder};
+pub use throttle::RetryThrottle;
