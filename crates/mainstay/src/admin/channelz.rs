@@ -41,7 +41,7 @@ impl tonic::server::NamedService for Channelz {
 
 /// The messages and stubs of `grpc.channelz.v1`.
 mod pb {
-    #![allow(missing_docs, dead_code, unreachable_pub, reason = "generated")]
+    #![allow(missing_docs, dead_code, unreachable_pub, clippy::enum_variant_names, reason = "generated")]
 
     include!("../generated/grpc.channelz.v1.rs");
 }

@@ -24,7 +24,7 @@ pub struct ConfigError {
 #[non_exhaustive]
 pub enum ConfigErrorKind {
     /// The Listener or the RouteConfiguration cannot be had.
-    Resource(ResourceError),
+    Resource(Box<ResourceError>),
     /// The Listener is one for servers.
     NotApiListener,
     /// No virtual host of the RouteConfiguration matches the authority of the channel.
@@ -45,7 +45,7 @@ pub struct ClusterError {
 #[non_exhaustive]
 pub enum ClusterErrorKind {
     /// The Cluster cannot be had.
-    Resource(ResourceError),
+    Resource(Box<ResourceError>),
     /// Aggregate clusters are nested too deep (gRFC A37).
     TooDeep,
     /// No leaf of the aggregate cluster exists. These clusters are missing.
@@ -120,7 +120,7 @@ pub enum ResourceErrorKind {
 impl ConfigError {
     pub(super) fn of(core: &deps::ConfigError, clock: Clock) -> Self {
         let kind = match core {
-            deps::ConfigError::Resource(error) => ConfigErrorKind::Resource(ResourceError::of(error, clock)),
+            deps::ConfigError::Resource(error) => ConfigErrorKind::Resource(Box::new(ResourceError::of(error, clock))),
             deps::ConfigError::NotApiListener(_) => ConfigErrorKind::NotApiListener,
             deps::ConfigError::NoVirtualHost { .. } => ConfigErrorKind::NoVirtualHost,
         };
@@ -132,7 +132,7 @@ impl ClusterError {
     pub(super) fn of(core: &deps::ClusterError, clock: Clock) -> Self {
         let resource = |error: &Arc<client::ResourceError>| ResourceError::of(error, clock);
         let kind = match &core.kind {
-            deps::ClusterErrorKind::Resource(error) => ClusterErrorKind::Resource(resource(error)),
+            deps::ClusterErrorKind::Resource(error) => ClusterErrorKind::Resource(Box::new(resource(error))),
             deps::ClusterErrorKind::TooDeep => ClusterErrorKind::TooDeep,
             deps::ClusterErrorKind::NoLeaves(missing) => {
                 ClusterErrorKind::NoLeaves(missing.iter().map(resource).collect())
