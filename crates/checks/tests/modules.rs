@@ -7,9 +7,6 @@ use mainstay_checks::{root, sources};
 
 /// What is still tied. This list may only get shorter.
 const TIED: &[(&str, &str)] = &[
-    ("lb", "filters picker policy pool request_hash routing session snapshot tree"),
-    ("lb::policy", "cluster_impl outlier_detection"),
-    ("lb::policy", "endpoint_policy random_subsetting weighted_target"),
     ("mainstay", "call channel"),
     ("mainstay", "connection credentials http2 request telemetry"),
     ("mainstay", "driver hub supervisor"),

@@ -17,9 +17,12 @@ use mainstay_xds::lrs::{self, LrsClient};
 use mainstay_xds::name::{ResourceKey, Target};
 
 use crate::breaker::Counter;
+use crate::host::{Context, Host, Observation};
 use crate::orca::LoadSink;
-use crate::snapshot::{Snapshot, Wake};
-use crate::tree::{Connectivity, Context, Host, Observation, Subchannel, SubchannelId, SubchannelSpec, Tree};
+use crate::owner::Wake;
+use crate::snapshot::Snapshot;
+use crate::subchannel::{Connectivity, Subchannel, SubchannelId, SubchannelSpec};
+use crate::tree::Tree;
 
 /// One channel's state, from the bytes of the control plane to the snapshot that RPCs use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

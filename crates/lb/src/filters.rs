@@ -9,8 +9,8 @@ use mainstay_xds::resource::filter::{
 };
 use mainstay_xds::{Choose, code_of_http_status};
 
+use crate::rpc::Rpc;
 use crate::session::Session;
-use crate::snapshot::Rpc;
 
 /// The filters of a route or of one of its weighted clusters, overrides applied, in the order of the chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

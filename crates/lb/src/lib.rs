@@ -1,5 +1,9 @@
 //! The data-plane core of Mainstay: what an [`XdsConfig`](mainstay_xds::deps::XdsConfig) means for traffic.
 //!
+//! **Unstable.** This crate is a part of [`mainstay`](https://docs.rs/mainstay), published because crates cannot be
+//! published without their dependencies. It makes no semver promises: any release may change or remove anything. Use
+//! `mainstay`, whose API has nothing of this crate in it.
+//!
 //! [`Tree`] is the tree of load-balancing policies. It is driven from outside like the cores of
 //! `mainstay-xds`: configuration, connection states and time go in; connections are asked for
 //! through [`Host`]; what comes out is a [`Snapshot`], an immutable value that decides about an RPC
@@ -13,18 +17,23 @@ mod breaker;
 mod calls;
 mod channel;
 mod draws;
+mod endpoint;
 mod filters;
+mod host;
 mod index;
 mod listeners;
 mod orca;
+mod owner;
 mod picker;
 mod policy;
 mod pool;
 mod request_hash;
 mod retry;
 mod routing;
+mod rpc;
 mod session;
 mod snapshot;
+mod subchannel;
 mod sync;
 #[cfg(test)]
 mod testbed;
@@ -37,12 +46,14 @@ mod tree;
 pub use breaker::{Counter, InFlight};
 pub use channel::{Action, ChannelCore, Input};
 pub use filters::{Effect, Injected};
+pub use host::{Context, DetectionMethod, Host, Observation, UnenforcedReason};
 pub use listeners::{Ending, Listeners};
 pub use orca::LoadSink;
+pub use owner::Wake;
+pub use picker::Outlook;
 pub use retry::{PushBack, Retry};
-pub use snapshot::{Chosen, Decision, Failure, Outlook, Rpc, SendTo, Snapshot, Wake};
+pub use rpc::Rpc;
+pub use snapshot::{Chosen, Decision, Failure, SendTo, Snapshot};
+pub use subchannel::{Connectivity, Origin, Subchannel, SubchannelId, SubchannelSpec};
 pub use throttle::RetryThrottle;
-pub use tree::{
-    Connectivity, Context, DetectionMethod, Host, Observation, Origin, Subchannel, SubchannelId, SubchannelSpec, Tree,
-    UnenforcedReason,
-};
+pub use tree::Tree;

@@ -1,7 +1,6 @@
 //! Pickers: what the policies decided, as plain data that many RPCs read at once.
 
 use std::hash::{Hash, Hasher};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,20 +11,21 @@ use mainstay_xds::resource::endpoint::DropCategory;
 
 use crate::breaker::Counter;
 use crate::calls::CallCounter;
+use crate::draws::Draws;
+use crate::endpoint::Address;
 use crate::listeners::Listeners;
-use crate::policy::Address;
-use crate::policy::override_host::Used;
+use crate::owner::Wake;
 use crate::request_hash::{HashSteps, random_hash};
 use crate::session::{Session, SessionPick};
-use crate::snapshot::{Outlook, PickDraws, Wake};
-use crate::timers::Owner;
-use crate::tree::Subchannel;
+use crate::subchannel::Subchannel;
 
 mod least_request;
+mod override_host;
 mod ring;
 mod stride;
 
 pub(crate) use least_request::LeastRequestPicker;
+pub(crate) use override_host::{HostLink, OverridePicker, SessionHost, Used};
 pub(crate) use ring::{Ring, RingPicker, Spot};
 pub(crate) use stride::{Reporting, StridePicker};
 
@@ -93,43 +93,30 @@ pub(crate) struct ClusterPicker<S> {
     pub(crate) child: Picker<S>,
 }
 
-/// The endpoints of a cluster that has sessions, and what RPCs do that belong nowhere yet.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct OverridePicker<S> {
-    /// By address, in order.
-    pub(crate) hosts: Box<[SessionHost<S>]>,
-    pub(crate) child: Picker<S>,
-}
-
-/// One address that a session may want.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct SessionHost<S> {
-    pub(crate) address: SocketAddr,
-    /// Who keeps it.
-    pub(crate) owner: Owner,
-    /// All addresses of its endpoint.
-    pub(crate) endpoint: Arc<[SocketAddr]>,
-    pub(crate) link: HostLink<S>,
-    pub(crate) used: Arc<Used>,
-    /// Whether it is known already that a session uses it.
-    pub(crate) kept: bool,
-}
-
-/// How an address can be reached.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum HostLink<S> {
-    Ready(Ready<S>),
-    Idle,
-    Connecting,
-    /// Nobody has a subchannel for it.
-    Missing,
-    /// It fails, or its health forbids it.
-    Unusable,
-}
-
 /// Where the next RPC goes. Any two are equal: the position is no part of what was decided.
 #[derive(Debug, Default)]
 pub(crate) struct Position(AtomicUsize);
+
+/// What RPCs can expect of a snapshot, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outlook {
+    /// All fail.
+    Fail,
+    /// All fail or wait.
+    Wait,
+    /// Some cluster takes them.
+    Send,
+}
+
+/// What chance says on the way through a picker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PickDraws {
+    /// Whether the RPC is dropped.
+    pub(crate) drops: Draws,
+    /// Which locality it goes to. Drawn anew for each attempt, but not while the RPC waits: that would lead away from
+    /// localities that take longer.
+    pub(crate) locality: Draws,
+}
 
 /// What a pick goes by.
 pub(crate) struct PickArgs<'a> {
@@ -304,51 +291,6 @@ impl<S: Subchannel> Weighted<S> {
     }
 }
 
-impl<S: Subchannel> OverridePicker<S> {
-    /// Where the cookie says, as long as that is or becomes reachable; else as the child says (L-97).
-    fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
-        let Some((session, result)) = &mut args.session else { return self.child.pick(args) };
-        let (mut idle, mut connecting, mut missing) = (None, false, None);
-        for host in session.hosts().iter().filter_map(|address| self.host(*address)) {
-            match &host.link {
-                HostLink::Ready(ready) if ready.subchannel.is_ready() => {
-                    host.use_for(result);
-                    return Pick::Send(ready, Listeners::default());
-                }
-                HostLink::Ready(_) | HostLink::Connecting => connecting = true,
-                HostLink::Idle => idle = idle.or(Some(host)),
-                HostLink::Missing => missing = missing.or(Some(host)),
-                HostLink::Unusable => {}
-            }
-        }
-        let asleep = idle.or(missing.filter(|_| !connecting));
-        if asleep.is_some() || connecting {
-            let wake = asleep.map(|host| Wake(host.owner));
-            return Pick::Wait(Reason { wake, ..Reason::new(SESSION) });
-        }
-        let pick = self.child.pick(args);
-        if let (Pick::Send(ready, _), Some((_, result))) = (&pick, &mut args.session)
-            && let Some(host) = self.host(ready.address.socket())
-        {
-            host.use_for(result);
-        }
-        pick
-    }
-
-    fn host(&self, address: SocketAddr) -> Option<&SessionHost<S>> {
-        let place = self.hosts.binary_search_by_key(&address, |host| host.address).ok()?;
-        self.hosts.get(place)
-    }
-}
-
-impl<S> SessionHost<S> {
-    fn use_for(&self, session: &mut SessionPick) {
-        self.used.note();
-        session.endpoint = Some(Arc::clone(&self.endpoint));
-        session.keep = (!self.kept).then_some(Wake(self.owner));
-    }
-}
-
 impl<S: Subchannel> ClusterPicker<S> {
     /// Drops, then the circuit breaker, then the child (L-85).
     fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
@@ -431,8 +373,6 @@ impl Hash for Position {
 }
 
 const IDLE: &str = "connecting again after a time without connection";
-
-const SESSION: &str = "connecting to the endpoint of the session";
 
 const LOST: &str = "connections were just lost; reconnecting";
 

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::endpoint::{Address, Identity};
+use crate::host::Host;
 use crate::index::Index;
 use crate::orca::LoadSink;
-use crate::policy::{Address, Identity, State};
-use crate::timers::Owner;
-use crate::tree::{Connectivity, Host, Subchannel, SubchannelId};
+use crate::owner::Owner;
+use crate::subchannel::{Connectivity, State, Subchannel, SubchannelId};
 
 /// Handles of subchannels, for pickers. The pool keeps it up to date.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -6,7 +6,7 @@ use mainstay_xds::resource::matcher::RegexRewrite;
 use mainstay_xds::resource::route::{HashPolicy, HashSource};
 use xxhash_rust::xxh64::xxh64;
 
-use crate::routing::{visible_name, visible_value};
+use crate::rpc::{visible_name, visible_value};
 
 /// The hash policies of a route, ready for use.
 #[derive(Clone, Debug, Default)]

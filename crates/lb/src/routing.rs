@@ -4,13 +4,12 @@
 //! how much is looked at. Exact paths and prefixes are sorted once, so that a match looks only at
 //! routes whose path fits, however many there are.
 
-use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 use mainstay_xds::Choose;
 use mainstay_xds::resource::filter::HttpFilter;
 use mainstay_xds::resource::matcher::{HeaderMatcher, PathMatcher};
@@ -18,7 +17,7 @@ use mainstay_xds::resource::route::{ClusterTarget, ForwardAction, Route, RouteAc
 
 use crate::filters::Filters;
 use crate::request_hash::HashSteps;
-use crate::snapshot::Rpc;
+use crate::rpc::{Rpc, visible_name, visible_value};
 
 /// The routes of a virtual host, ready for use.
 #[derive(Clone, Debug)]
@@ -378,32 +377,6 @@ fn word(text: &[u8], any_case: bool) -> u64 {
     }
     u64::from_be_bytes(bytes)
 }
-
-/// The name as requests have it; `None` if routes cannot see such a header (L-34).
-pub(crate) fn visible_name(name: &str) -> Option<HeaderName> {
-    let hidden = name.ends_with("-bin") || name.starts_with("grpc-") || HIDDEN.contains(&name);
-    if hidden { None } else { HeaderName::from_bytes(name.as_bytes()).ok() }
-}
-
-/// The value of a header; several are joined with commas (L-34).
-pub(crate) fn visible_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, str>> {
-    let mut values = headers.get_all(name).iter().filter_map(|value| std::str::from_utf8(value.as_bytes()).ok());
-    let first = match values.next() {
-        Some(first) => first,
-        None if name == http::header::CONTENT_TYPE => "application/grpc",
-        None => return None,
-    };
-    let mut joined = Cow::Borrowed(first);
-    for value in values {
-        let text = joined.to_mut();
-        text.push(',');
-        text.push_str(value);
-    }
-    Some(joined)
-}
-
-/// Headers that are not the application's metadata.
-const HIDDEN: [&str; 3] = ["host", "te", "user-agent"];
 
 const MILLION: u64 = 1_000_000;
 

@@ -10,7 +10,8 @@ use http::HeaderValue;
 use http::header::COOKIE;
 use mainstay_xds::resource::filter::SessionCookie;
 
-use crate::snapshot::{Rpc, Wake};
+use crate::owner::Wake;
+use crate::rpc::Rpc;
 
 /// An RPC that belongs to a session, or begins one.
 #[derive(Clone, Debug, PartialEq, Eq)]

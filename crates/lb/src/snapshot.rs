@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 use mainstay_xds::Choose;
 use mainstay_xds::resource::route::{ForwardAction, RetryPolicy, RouteAction};
 
 use crate::draws::Draws;
 use crate::filters::Injected;
 use crate::listeners::Listeners;
-use crate::picker::{ClusterPicker, Pick, PickArgs, Picker, Reason};
+use crate::owner::Wake;
+use crate::picker::{ClusterPicker, Outlook, Pick, PickArgs, PickDraws, Picker, Reason};
 use crate::routing::{Found, RouteTable};
+use crate::rpc::Rpc;
 use crate::session::{Session, SessionPick};
-use crate::timers::Owner;
-use crate::tree::{Origin, Subchannel};
+use crate::subchannel::{Origin, Subchannel};
 
 /// Routes and pickers of one configuration, published together. An RPC loads it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,15 +48,6 @@ pub(crate) struct Works<S> {
     pub(crate) others: Vec<(Arc<str>, Arc<Picker<S>>)>,
 }
 
-/// What is known of an RPC before it is sent.
-#[derive(Clone, Copy, Debug)]
-pub struct Rpc<'a> {
-    /// `/service/method`.
-    pub path: &'a str,
-    /// Request metadata.
-    pub headers: &'a HeaderMap,
-}
-
 /// What an RPC that was not sent, or may be sent again, keeps for the next snapshot: the choice of the cluster stands,
 /// so that waiting does not move RPCs from a cluster that connects to one that is ready (L-38).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,16 +60,6 @@ pub struct Chosen {
     /// By which the route and its cluster were chosen.
     of_route: Draws,
     of_pick: PickDraws,
-}
-
-/// What chance says on the way through a picker.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PickDraws {
-    /// Whether the RPC is dropped.
-    pub(crate) drops: Draws,
-    /// Which locality it goes to. Drawn anew for each attempt, but not while the RPC waits: that would lead away from
-    /// localities that take longer.
-    pub(crate) locality: Draws,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,21 +108,6 @@ pub struct SendTo<'a, S: Subchannel> {
     pub set_cookie: Option<HeaderValue>,
     /// Hand it to the core: the session begins to use a connection that must be kept for it.
     pub keep: Option<Wake>,
-}
-
-/// A part of the tree that connects only when an RPC needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Wake(pub(crate) Owner);
-
-/// What RPCs can expect of a snapshot, the worst first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Outlook {
-    /// All fail.
-    Fail,
-    /// All fail or wait.
-    Wait,
-    /// Some cluster takes them.
-    Send,
 }
 
 /// Why an RPC cannot be sent. Codes: see L-200.

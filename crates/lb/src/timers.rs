@@ -4,16 +4,7 @@ use std::collections::BTreeSet;
 
 use mainstay_xds::Time;
 
-/// Which policy something belongs to, and which part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Owner {
-    /// The cluster of the cluster manager it is below.
-    pub(crate) cluster: u32,
-    /// The policy; a number that is never used twice in a tree.
-    pub(crate) policy: u64,
-    /// The endpoint or child inside the policy.
-    pub(crate) slot: u32,
-}
+use crate::owner::Owner;
 
 /// What happens when a deadline passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,178 +1,31 @@
-//! The tree of policies and what it needs from outside.
+//! The tree of policies of a channel.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::Hash;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_xds::client::Intern;
+use mainstay_xds::Time;
 use mainstay_xds::deps::{ClusterChildren, ClusterResult, ConfigError, XdsConfig};
 use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::cluster::ClusterKind;
-use mainstay_xds::resource::endpoint::Locality;
-use mainstay_xds::{Choose, Time};
 
-use crate::breaker::Counter;
-use crate::orca::LoadSink;
+use crate::host::{Context, Host};
+use crate::owner::{Owner, Wake};
 use crate::picker::Picker;
 use crate::policy::cds::{Cds, CdsConfig};
 use crate::policy::{Cx, Event, What};
 use crate::pool::{Handles, Pool};
 use crate::request_hash::random_hash;
 use crate::routing::RouteTable;
-use crate::snapshot::{Content, Failure, Snapshot, Wake, Works};
-use crate::timers::{Owner, Timers};
+use crate::snapshot::{Content, Failure, Snapshot, Works};
+use crate::subchannel::{Connectivity, Subchannel, SubchannelId};
+use crate::timers::Timers;
 use crate::tree::warm::Warming;
 
 mod warm;
-
-/// A handle of a connection to one address, as pickers carry it.
-pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
-    /// Whether an RPC may be sent on it right now. Pickers ask last, so that a connection that
-    /// died after the snapshot was made is passed over.
-    fn is_ready(&self) -> bool;
-}
-
-/// Identity of a subchannel in one tree. Never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SubchannelId(pub u64);
-
-/// What a subchannel connects to. Policies that want the same address, proxy and host name share one subchannel, wherever
-/// their endpoints belong: an RPC never waits because an endpoint moved to another locality.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SubchannelSpec {
-    /// The address.
-    pub address: SocketAddr,
-    /// The HTTP proxy to which CONNECT is said on the way there (A86).
-    pub proxy: Option<SocketAddr>,
-    /// `endpoint.hostname`, for TLS server names.
-    pub hostname: Option<Arc<str>>,
-    /// Where in the configuration it belongs; of a shared subchannel, where the first of those belongs that share it.
-    pub origin: Arc<Origin>,
-}
-
-/// Where in the configuration an endpoint belongs: what metrics tell of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Origin {
-    /// The leaf cluster (S-64).
-    pub cluster: Arc<str>,
-    /// The locality (S-63).
-    pub locality: Arc<Locality>,
-}
-
-/// State of a subchannel. A subchannel that fails waits out its own backoff in the shell: it
-/// reports `TransientFailure`, and `Idle` once it may be asked to connect again.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Connectivity {
-    /// Not connected; connects when asked.
-    Idle,
-    /// Connecting.
-    Connecting,
-    /// Connected.
-    Ready,
-    /// The last attempt failed, with the cause; in backoff.
-    TransientFailure(Arc<str>),
-}
-
-/// What the tree asks of the shell. No call may block or call back.
-pub trait Host {
-    /// The handle that pickers carry.
-    type Subchannel: Subchannel;
-
-    /// Makes a subchannel; it starts idle.
-    fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Self::Subchannel;
-
-    /// Asks an idle subchannel to connect.
-    fn connect(&mut self, id: SubchannelId);
-
-    /// Lets go of a subchannel. RPCs on it go on; nothing is heard of it any more.
-    fn release(&mut self, id: SubchannelId);
-
-    /// Asks for fresh DNS answers (L-18).
-    fn request_reresolution(&mut self);
-
-    /// The counter of RPCs in flight to `cluster` with EDS service name `eds_service`, empty if
-    /// there is none. The same for every channel of the process (L-86).
-    fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter>;
-
-    /// Hears what policies did, for metrics.
-    fn observe(&mut self, _observation: &Observation) {}
-
-    /// Asks the endpoint at the other end of a connection for a report of its load each `period`, until the connection
-    /// is lost or released, or the sink is not wanted any more (A51).
-    fn watch_load(&mut self, _id: SubchannelId, _period: Duration, _sink: LoadSink) {}
-
-    /// Where channels share parsed resources, if they do.
-    fn interner(&mut self) -> Option<&mut dyn Intern> {
-        None
-    }
-}
-
-/// Something that a policy did, as plain data.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Observation {
-    /// Outlier detection found an endpoint of a leaf cluster to eject, and did so unless there was a reason not to
-    /// (A91, S-75).
-    Outlier {
-        /// The leaf cluster.
-        cluster: Arc<str>,
-        /// Which algorithm found it.
-        method: DetectionMethod,
-        /// Why it stays in use all the same.
-        unenforced: Option<UnenforcedReason>,
-    },
-    /// A leaf cluster asks for TLS by its transport socket, and connections to its endpoints are made without regard
-    /// to that: the credentials of the channel do not follow the control plane (A29).
-    SecurityIgnored {
-        /// The leaf cluster.
-        cluster: Arc<str>,
-    },
-    /// weighted_round_robin weighed the endpoints that are connected (A78).
-    Weights {
-        /// The leaf cluster.
-        cluster: Arc<str>,
-        /// The locality, if all of them are of one.
-        locality: Option<Arc<Locality>>,
-        /// How many have not reported, or not for long enough.
-        not_yet_usable: u64,
-        /// How many have not reported for too long.
-        stale: u64,
-        /// The weight of each; zero if it does not count. With fewer than two that do, all have the same share.
-        weights: Vec<f64>,
-    },
-}
-
-/// An algorithm of outlier detection (A50).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DetectionMethod {
-    /// Its success rate is far below the mean.
-    SuccessRate,
-    /// It fails more than a share of its RPCs.
-    FailurePercentage,
-}
-
-/// Why an outlier is not ejected (A91).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum UnenforcedReason {
-    /// By chance, as configured.
-    EnforcementPercentage,
-    /// As many as may be are ejected already.
-    MaxEjectionOverflow,
-}
-
-/// What every call into the tree brings along.
-pub struct Context<'a, H: Host> {
-    /// The time.
-    pub now: Time,
-    /// Randomness.
-    pub choose: &'a mut dyn Choose,
-    /// Where connections come from.
-    pub host: &'a mut H,
-}
 
 /// The load-balancing tree of one channel: the cluster manager and everything below it (L-51).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Pick, PickArgs, Ready};
 use crate::breaker::Counter;
 use crate::listeners::Listeners;
-use crate::tree::Subchannel;
+use crate::subchannel::Subchannel;
 
 /// Connections, each with the number of its RPCs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

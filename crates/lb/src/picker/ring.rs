@@ -8,9 +8,10 @@ use http::HeaderName;
 
 use super::{Pick, PickArgs, Ready, Reason};
 use crate::listeners::Listeners;
+use crate::owner::Wake;
+use crate::picker::Outlook;
 use crate::request_hash::{hash_bytes, hash_header, random_hash};
-use crate::snapshot::{Outlook, Wake};
-use crate::tree::Subchannel;
+use crate::subchannel::Subchannel;
 
 /// Endpoints on a ring.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use super::{Pick, Position, Ready};
 use crate::listeners::Listeners;
 use crate::orca::Reports;
-use crate::tree::Subchannel;
+use crate::subchannel::Subchannel;
 
 /// Connections by weight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

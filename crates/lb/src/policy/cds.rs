@@ -9,10 +9,11 @@ use mainstay_xds::resource::filter::{FilterConfig, HttpFilter};
 use super::outlier_detection::OutlierDetection;
 use super::priority::{ChildConfig, Priority};
 use super::switch::{Kind, Switch};
-use super::{Cx, Event, LeafCluster, Policy, State};
+use super::{Cx, Event, LeafCluster, Policy};
+use crate::host::Observation;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
-use crate::tree::{Observation, Subchannel};
+use crate::subchannel::{State, Subchannel};
 
 /// A cluster below the cluster manager.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mainstay_xds::resource::endpoint::Locality;
 
-use super::LocalityConfig;
+use crate::endpoint::LocalityConfig;
 
 /// The numbers of the last update.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -9,14 +9,14 @@ use mainstay_xds::resource::endpoint::{DropCategory, EndpointCollection, Endpoin
 use mainstay_xds::resource::tls::HttpConnect;
 
 use super::child_names::ChildNames;
-use super::outlier_detection;
 use super::override_host::OverrideHost;
 use super::priority::ChildConfig;
-use super::{Cx, Event, LeafCluster, LocalityConfig, Policy, PriorityConfig, State};
+use super::{Cx, Event, LeafCluster, Policy};
 use crate::breaker::Counter;
+use crate::endpoint::{LocalityConfig, PriorityConfig};
 use crate::picker::{ClusterPicker, Picker};
 use crate::pool::{Handles, Pool};
-use crate::tree::{Origin, Subchannel};
+use crate::subchannel::{Origin, State, Subchannel};
 
 /// One leaf cluster at work.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,9 +34,10 @@ pub(crate) struct ClusterImpl {
 impl Policy for ClusterImpl {
     type Config = LeafCluster;
 
-    fn new(cx: &mut Cx<'_>, LeafCluster { config, sessions }: &LeafCluster) -> Self {
+    fn new(cx: &mut Cx<'_>, cluster: &LeafCluster) -> Self {
+        let LeafCluster { config, sessions } = cluster;
         let mut names = ChildNames::default();
-        let children = children(config, &mut names);
+        let children = children(cluster, &mut names);
         let eds_service = eds_service(config);
         let drops = drops(config);
         let child = OverrideHost::new(cx, &config.cluster, *sessions, children);
@@ -45,7 +46,8 @@ impl Policy for ClusterImpl {
         Self { config: Arc::clone(config), eds_service, counter, drops, load, names, child }
     }
 
-    fn update(&mut self, cx: &mut Cx<'_>, LeafCluster { config, sessions }: &LeafCluster) {
+    fn update(&mut self, cx: &mut Cx<'_>, cluster: &LeafCluster) {
+        let LeafCluster { config, sessions } = cluster;
         let eds_service = eds_service(config);
         if self.eds_service != eds_service {
             self.counter = (cx.breakers)(&config.name, &eds_service);
@@ -53,7 +55,7 @@ impl Policy for ClusterImpl {
         }
         self.config = Arc::clone(config);
         self.drops = drops(config);
-        let children = children(config, &mut self.names);
+        let children = children(cluster, &mut self.names);
         if self.load.take().is_some() {
             cx.loads.release();
         }
@@ -95,7 +97,8 @@ impl Policy for ClusterImpl {
 }
 
 /// The priorities of a cluster. There is always one, so that drops and errors work (L-58).
-fn children(config: &ClusterConfig, names: &mut ChildNames) -> Vec<ChildConfig<PriorityConfig>> {
+fn children(cluster: &LeafCluster, names: &mut ChildNames) -> Vec<ChildConfig<PriorityConfig>> {
+    let config = &*cluster.config;
     let mut priorities = match &config.children {
         ClusterChildren::Endpoints(Some(endpoints)) => resolve(config, endpoints),
         ClusterChildren::Endpoints(None) | ClusterChildren::Aggregate(_) => Vec::new(),
@@ -106,7 +109,7 @@ fn children(config: &ClusterConfig, names: &mut ChildNames) -> Vec<ChildConfig<P
     let numbers = names.assign(&priorities);
     // Fresh DNS answers do nothing for endpoints that come from EDS (L-72).
     let ignore_reresolution = matches!(config.cluster.kind, ClusterKind::Eds { .. });
-    let counted = outlier_detection::settings(config).is_some();
+    let counted = cluster.outlier_detection().is_some();
     let child = |(number, localities)| ChildConfig {
         number,
         config: PriorityConfig { lb_policy: config.cluster.lb_policy.clone(), localities, counted },

@@ -10,11 +10,12 @@ use super::round_robin::RoundRobin;
 use super::switch::{Kind, Switch};
 use super::weighted_round_robin::WeightedRoundRobin;
 use super::weighted_target::WeightedTarget;
-use super::{Cx, Event, Policy, PriorityConfig, State};
+use super::{Cx, Event, Policy};
+use crate::endpoint::{Address, PriorityConfig};
+use crate::owner::Owner;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
-use crate::timers::Owner;
-use crate::tree::Subchannel;
+use crate::subchannel::{State, Subchannel};
 
 /// The policy of a cluster, or the one below another.
 pub(crate) type EndpointPolicy = Switch<EndpointKind>;
@@ -74,7 +75,7 @@ macro_rules! endpoint_kinds {
                 match self {
                     // Not all of the endpoints are for the policy below it.
                     Self::RandomSubsetting(policy) => policy.keeps(pool, config),
-                    others => config.has_any(pool, |owner| others.serves(owner)),
+                    others => leads_to_any(config, pool, |owner| others.serves(owner)),
                 }
             }
 
@@ -100,11 +101,17 @@ macro_rules! endpoint_kinds {
 }
 
 endpoint_kinds! {
-    WrrLocality(WeightedTarget) for LbPolicy::WrrLocality(_),
+    WrrLocality(WeightedTarget<EndpointPolicy>) for LbPolicy::WrrLocality(_),
     PickFirst(PickFirstPolicy) for LbPolicy::PickFirst { .. },
     RingHash(RingHash) for LbPolicy::RingHash(_),
     LeastRequest(LeastRequest) for LbPolicy::LeastRequest { .. },
     WeightedRoundRobin(WeightedRoundRobin) for LbPolicy::WeightedRoundRobin(_),
-    RandomSubsetting(RandomSubsetting) for LbPolicy::RandomSubsetting { .. },
+    RandomSubsetting(RandomSubsetting<EndpointPolicy>) for LbPolicy::RandomSubsetting { .. },
     RoundRobin(RoundRobin) for LbPolicy::RoundRobin | _,
+}
+
+/// Whether one of the connections that `serves` says yes to leads to an endpoint that may get traffic.
+fn leads_to_any(config: &PriorityConfig, pool: &Pool, serves: impl Fn(Owner) -> bool) -> bool {
+    let is_served = |address: Address| pool.users(&address).any(&serves);
+    config.endpoints().any(|endpoint| endpoint.each_address().any(is_served))
 }

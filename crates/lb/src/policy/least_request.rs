@@ -6,12 +6,13 @@ use std::sync::Arc;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
 use super::roster::Roster;
-use super::{Cx, Event, Policy, PriorityConfig, State};
+use super::{Cx, Event, Policy};
 use crate::breaker::Counter;
+use crate::endpoint::PriorityConfig;
+use crate::owner::Owner;
 use crate::picker::{LeastRequestPicker, Picker};
 use crate::pool::{Handles, Pool};
-use crate::timers::Owner;
-use crate::tree::Subchannel;
+use crate::subchannel::{State, Subchannel};
 
 /// Connects to every endpoint, and counts the RPCs of each. The counts are its own: of no other policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

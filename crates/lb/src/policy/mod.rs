@@ -14,34 +14,30 @@
 
 use std::fmt;
 use std::hash::Hash;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_xds::deps::ClusterConfig;
 use mainstay_xds::lrs::LoadStore;
-use mainstay_xds::resource::endpoint::{Endpoint, EndpointCollection, HealthStatus, Locality};
-use mainstay_xds::resource::lb_policy::LbPolicy;
-use mainstay_xds::resource::tls::HttpConnect;
+use mainstay_xds::resource::cluster::OutlierDetection;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
+use crate::host::Observation;
+use crate::owner::Owner;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
-use crate::timers::{Owner, TimerKind, Timers};
-use crate::tree::{Observation, Origin, Subchannel, SubchannelId};
+use crate::subchannel::{State, Subchannel, SubchannelId};
+use crate::timers::{TimerKind, Timers};
 use outlier_detection::Health;
 
-pub(crate) use addresses::{Address, Identity};
-
-mod addresses;
 pub(crate) mod cds;
 mod child_names;
 mod cluster_impl;
 mod endpoint_policy;
 mod least_request;
 mod outlier_detection;
-pub(crate) mod override_host;
+mod override_host;
 mod pick_first;
 mod priority;
 mod random_subsetting;
@@ -51,19 +47,6 @@ mod round_robin;
 mod switch;
 mod weighted_round_robin;
 mod weighted_target;
-
-/// State of a subchannel or of a policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum State {
-    /// Connects when asked.
-    Idle,
-    /// RPCs wait.
-    Connecting,
-    /// RPCs are sent.
-    Ready,
-    /// RPCs fail unless they wait for ready.
-    TransientFailure,
-}
 
 /// What every call into a policy brings along.
 pub(crate) struct Cx<'a> {
@@ -154,33 +137,12 @@ pub(crate) struct LeafCluster {
     pub(crate) sessions: bool,
 }
 
-/// What the policy of a cluster works on: one priority of its endpoints.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PriorityConfig {
-    pub(crate) lb_policy: LbPolicy,
-    pub(crate) localities: Vec<Arc<LocalityConfig>>,
-    /// Whether endpoints have to join [`Cx::health`].
-    pub(crate) counted: bool,
-}
-
-/// The endpoints of one locality, with a collection looked up.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LocalityConfig {
-    pub(crate) locality: Arc<Locality>,
-    pub(crate) origin: Arc<Origin>,
-    pub(crate) weight: u32,
-    pub(crate) endpoints: Arc<EndpointCollection>,
-    /// The HTTP proxy on the way to its endpoints (A86); none if the cluster wants no proxies.
-    pub(crate) http_connect: Option<HttpConnect>,
-}
-
-/// An endpoint with where it belongs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Placed<'a> {
-    pub(crate) endpoint: &'a Endpoint,
-    locality: &'a Arc<LocalityConfig>,
-    /// Its place in the locality.
-    at: u32,
+impl LeafCluster {
+    /// The settings of outlier detection, if any algorithm is on (L-74).
+    fn outlier_detection(&self) -> Option<&OutlierDetection> {
+        let settings = self.config.cluster.outlier_detection.as_ref()?;
+        (settings.success_rate.is_some() || settings.failure_percentage.is_some()).then_some(settings)
+    }
 }
 
 impl Cx<'_> {
@@ -204,45 +166,5 @@ impl Cx<'_> {
         if !self.ignore_reresolution {
             self.pool.request_reresolution();
         }
-    }
-}
-
-impl PriorityConfig {
-    /// Every endpoint that may get traffic, localities in order.
-    fn endpoints(&self) -> impl Iterator<Item = Placed<'_>> + Clone {
-        self.localities.iter().flat_map(LocalityConfig::endpoints)
-    }
-
-    /// Whether one of the connections that `serves` says yes to leads to an endpoint that may get traffic.
-    fn has_any(&self, pool: &Pool, serves: impl Fn(Owner) -> bool) -> bool {
-        let is_served = |address: Address| pool.users(&address).any(&serves);
-        self.endpoints().any(|endpoint| endpoint.each_address().any(is_served))
-    }
-}
-
-impl LocalityConfig {
-    /// Its endpoints that may get traffic: draining ones are for session affinity only (L-96).
-    fn endpoints(self: &Arc<Self>) -> impl Iterator<Item = Placed<'_>> + Clone {
-        self.all().filter(|endpoint| endpoint.health != HealthStatus::Draining)
-    }
-
-    fn all(self: &Arc<Self>) -> impl Iterator<Item = Placed<'_>> + Clone {
-        (0..).zip(&self.endpoints.endpoints).map(|(at, endpoint)| Placed { endpoint, locality: self, at })
-    }
-}
-
-impl Placed<'_> {
-    /// Each of its addresses.
-    fn each_address(&self) -> impl Iterator<Item = Address> {
-        let count = self.endpoint.addresses.as_slice().len() as u32;
-        (0..count).map(|n| Address::new(self.locality, self.at, n))
-    }
-}
-
-impl Deref for Placed<'_> {
-    type Target = Endpoint;
-
-    fn deref(&self) -> &Endpoint {
-        self.endpoint
     }
 }

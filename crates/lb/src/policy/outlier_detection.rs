@@ -12,14 +12,16 @@ use mainstay_xds::deps::{ClusterChildren, ClusterConfig};
 use mainstay_xds::resource::cluster::{FailurePercentageEjection, OutlierDetection as Config, SuccessRateEjection};
 use mainstay_xds::{Choose, Time};
 
-use super::addresses::AddressSet;
 use super::cluster_impl::ClusterImpl;
-use super::{Cx, Event, LeafCluster, Policy, State, What};
+use super::{Cx, Event, LeafCluster, Policy, What};
 use crate::calls::{CallCounter, Calls};
+use crate::endpoint::AddressSet;
+use crate::host::{DetectionMethod, Observation, UnenforcedReason};
+use crate::owner::Owner;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
-use crate::timers::{Owner, TimerKind};
-use crate::tree::{DetectionMethod, Observation, Subchannel, UnenforcedReason};
+use crate::subchannel::{State, Subchannel};
+use crate::timers::TimerKind;
 
 /// A leaf cluster, with or without detection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,14 +90,14 @@ impl Policy for OutlierDetection {
 
     fn new(cx: &mut Cx<'_>, cluster: &LeafCluster) -> Self {
         let config = &cluster.config;
-        let mut detector = settings(config).map(|settings| Box::new(Detector::new(cx, settings, config)));
+        let mut detector = cluster.outlier_detection().map(|settings| Box::new(Detector::new(cx, settings, config)));
         let child = with_health(&mut detector, cx, |cx| ClusterImpl::new(cx, cluster));
         Self { detector, child }
     }
 
     fn update(&mut self, cx: &mut Cx<'_>, cluster: &LeafCluster) {
         let config = &cluster.config;
-        match (settings(config), &mut self.detector) {
+        match (cluster.outlier_detection(), &mut self.detector) {
             (Some(settings), Some(detector)) => detector.update(cx, settings, config),
             (Some(settings), detector) => *detector = Some(Box::new(Detector::new(cx, settings, config))),
             // Everything returns: below, nobody finds anything to join any more (L-74).
@@ -137,12 +139,6 @@ impl Policy for OutlierDetection {
     fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
         self.child.picker(pool, handles)
     }
-}
-
-/// The settings of a cluster that has any algorithm on (L-74).
-pub(super) fn settings(config: &ClusterConfig) -> Option<&Config> {
-    let settings = config.cluster.outlier_detection.as_ref()?;
-    (settings.success_rate.is_some() || settings.failure_percentage.is_some()).then_some(settings)
 }
 
 /// Runs `work` of the child, whose endpoints may join.

@@ -7,25 +7,25 @@
 //! A cluster without sessions has none of this.
 
 use std::collections::BTreeMap;
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mainstay_xds::Time;
 use mainstay_xds::resource::cluster::{Cluster, OverrideHostStatuses};
 use mainstay_xds::resource::endpoint::HealthStatus;
 
-use super::addresses::{Address, AddressSet};
 use super::endpoint_policy::EndpointPolicy;
 use super::priority::{ChildConfig, Priority};
-use super::{Cx, Event, LocalityConfig, Placed, PriorityConfig, State, What};
+use super::{Cx, Event, What};
 use crate::calls::CallCounter;
-use crate::picker::{HostLink, OverridePicker, Picker, Ready, SessionHost};
+use crate::endpoint::{Address, AddressSet, LocalityConfig, Placed, PriorityConfig};
+use crate::owner::Owner;
+use crate::picker::{HostLink, OverridePicker, Picker, Ready, SessionHost, Used};
 use crate::pool::{Handles, Pool};
-use crate::timers::{Owner, TimerKind};
-use crate::tree::{Subchannel, SubchannelId};
+use crate::subchannel::{State, Subchannel, SubchannelId};
+use crate::timers::TimerKind;
 
 /// The priorities of a cluster, with or without sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,11 +33,6 @@ pub(crate) struct OverrideHost {
     sessions: Option<Box<Sessions>>,
     priority: Priority<EndpointPolicy>,
 }
-
-/// Whether a session used an address since someone last looked. Two are equal if they are the same one: the answer is no
-/// state of a policy, but whom to ask is.
-#[derive(Debug, Default)]
-pub(crate) struct Used(AtomicBool);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Sessions {
@@ -345,33 +340,6 @@ fn allows(statuses: OverrideHostStatuses, health: HealthStatus) -> bool {
         HealthStatus::Healthy => statuses.healthy,
         HealthStatus::Draining => statuses.draining,
     }
-}
-
-// === impl Used ===
-
-impl Used {
-    /// Notes a use. Mostly there is one already, and nothing is written.
-    pub(crate) fn note(&self) {
-        if !self.0.load(Ordering::Relaxed) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn take(&self) -> bool {
-        self.0.swap(false, Ordering::Relaxed)
-    }
-}
-
-impl PartialEq for Used {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other)
-    }
-}
-
-impl Eq for Used {}
-
-impl Hash for Used {
-    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// How many sweeps there are in an idle timeout.

@@ -21,14 +21,14 @@ use mainstay_xds::Time;
 use mainstay_xds::resource::endpoint::Addresses;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
-use super::addresses::{Address, AddressSet};
-use super::{Cx, Event, Placed, Policy, PriorityConfig, State, What, addresses};
+use super::{Cx, Event, Policy, What};
 use crate::calls::CallCounter;
+use crate::endpoint::{Address, AddressSet, Placed, PriorityConfig, flatten, shuffle};
+use crate::owner::{Owner, Wake};
 use crate::picker::{Picker, Ready};
 use crate::pool::{Handles, Pool};
-use crate::snapshot::Wake;
-use crate::timers::{Owner, TimerKind};
-use crate::tree::{Subchannel, SubchannelId};
+use crate::subchannel::{State, Subchannel, SubchannelId};
+use crate::timers::TimerKind;
 
 /// pick_first as the policy of a cluster: over all addresses of all endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -145,7 +145,7 @@ impl PickFirst {
         self.counter = membership.map(|membership| membership.counter);
         match endpoint.addresses {
             Addresses::One(_) => endpoint.each_address().for_each(|only| self.update(cx, std::slice::from_ref(&only))),
-            Addresses::Many(_) => self.update(cx, &addresses::flatten([endpoint])),
+            Addresses::Many(_) => self.update(cx, &flatten([endpoint])),
         }
     }
 
@@ -407,9 +407,9 @@ impl Policy for PickFirstPolicy {
     fn update(&mut self, cx: &mut Cx<'_>, config: &PriorityConfig) {
         let mut endpoints: Vec<_> = config.endpoints().collect();
         if matches!(config.lb_policy, LbPolicy::PickFirst { shuffle: true }) {
-            endpoints = addresses::shuffle(config, cx.choose);
+            endpoints = shuffle(config, cx.choose);
         }
-        self.0.update(cx, &addresses::flatten(endpoints));
+        self.0.update(cx, &flatten(endpoints));
     }
 
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use mainstay_xds::Time;
 
-use super::{Cx, Event, Policy, State, What};
+use super::{Cx, Event, Policy, What};
+use crate::owner::Owner;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
-use crate::timers::{Owner, TimerKind};
-use crate::tree::Subchannel;
+use crate::subchannel::{State, Subchannel};
+use crate::timers::TimerKind;
 use handover::{Handover, Predecessor};
 
 mod handover;

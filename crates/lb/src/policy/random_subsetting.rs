@@ -9,27 +9,27 @@ use mainstay_xds::resource::endpoint::{Endpoint, EndpointCollection};
 use mainstay_xds::resource::lb_policy::LbPolicy;
 use xxhash_rust::xxh64::xxh64;
 
-use super::endpoint_policy::EndpointPolicy;
-use super::{Cx, Event, LocalityConfig, Policy, PriorityConfig, State};
+use super::{Cx, Event, Policy};
+use crate::endpoint::{LocalityConfig, PriorityConfig};
+use crate::owner::Owner;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
 use crate::request_hash::random_hash;
-use crate::timers::Owner;
-use crate::tree::Subchannel;
+use crate::subchannel::{State, Subchannel};
 
 /// A policy among some endpoints. In a box, as it has the size of all policies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct RandomSubsetting {
+pub(crate) struct RandomSubsetting<P> {
     seed: u64,
-    child: Box<EndpointPolicy>,
+    child: Box<P>,
 }
 
-impl Policy for RandomSubsetting {
+impl<P: Policy<Config = PriorityConfig>> Policy for RandomSubsetting<P> {
     type Config = PriorityConfig;
 
     fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
         let seed = random_hash(cx.choose);
-        Self { seed, child: Box::new(EndpointPolicy::new(cx, &subset(config, seed))) }
+        Self { seed, child: Box::new(P::new(cx, &subset(config, seed))) }
     }
 
     fn update(&mut self, cx: &mut Cx<'_>, config: &PriorityConfig) {

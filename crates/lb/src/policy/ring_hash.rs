@@ -10,12 +10,12 @@ use mainstay_xds::resource::endpoint::Endpoint;
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
 
 use super::roster::{Member, Roster, Tally};
-use super::{Cx, Event, Policy, PriorityConfig, State, addresses};
+use super::{Cx, Event, Policy};
+use crate::endpoint::{PriorityConfig, weights};
+use crate::owner::{Owner, Wake};
 use crate::picker::{Picker, Ring, RingPicker, Spot};
 use crate::pool::{Handles, Pool};
-use crate::snapshot::Wake;
-use crate::timers::Owner;
-use crate::tree::Subchannel;
+use crate::subchannel::{State, Subchannel};
 
 /// Endpoints on a ring.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +51,7 @@ impl Policy for RingHash {
 
         self.sizes = sizes(settings);
         self.endpoints.members_mut().for_each(|endpoint| endpoint.mark.weight = 0);
-        let mut weights = addresses::weights(config);
+        let mut weights = weights(config);
         self.endpoints.update(cx, config.endpoints(), |place, endpoint| place.add(endpoint, weights.next()));
         let places = places(self);
         if (self.sizes, &places) != (sizes_before, &places_before) {

@@ -7,14 +7,14 @@ use std::hash::Hash;
 
 use mainstay_xds::resource::endpoint::Endpoint;
 
-use super::addresses::AddressSet;
 use super::pick_first::PickFirst;
-use super::{Cx, Event, Placed, State, What};
+use super::{Cx, Event, What};
+use crate::endpoint::{AddressSet, Placed};
 use crate::index::Index;
+use crate::owner::Owner;
 use crate::picker::Picker;
 use crate::pool::Pool;
-use crate::timers::Owner;
-use crate::tree::Subchannel;
+use crate::subchannel::{State, Subchannel};
 
 /// Endpoints by slot, each with what the policy keeps about it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,11 +1,12 @@
 //! round_robin: every endpoint that is connected, in turn (A61, L-102 to L-104).
 
 use super::roster::{Change, Roster};
-use super::{Cx, Event, Policy, PriorityConfig, State};
+use super::{Cx, Event, Policy};
+use crate::endpoint::PriorityConfig;
+use crate::owner::Owner;
 use crate::picker::{InTurn, Picker};
 use crate::pool::{Handles, Pool};
-use crate::timers::Owner;
-use crate::tree::Subchannel;
+use crate::subchannel::{State, Subchannel};
 
 /// Connects to every endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

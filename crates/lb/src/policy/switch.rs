@@ -3,11 +3,12 @@
 
 use mainstay_xds::Time;
 
-use super::{Cx, Event, Policy, State};
+use super::{Cx, Event, Policy};
+use crate::owner::Owner;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
-use crate::timers::{Owner, TimerKind};
-use crate::tree::Subchannel;
+use crate::subchannel::{State, Subchannel};
+use crate::timers::TimerKind;
 
 /// A policy of one of several kinds.
 pub(crate) trait Kind: Policy {

@@ -11,12 +11,15 @@ use mainstay_xds::resource::endpoint::Locality;
 use mainstay_xds::resource::lb_policy::{LbPolicy, Weighing, WeightedRoundRobinConfig};
 
 use super::roster::{Change, Roster};
-use super::{Cx, Event, Policy, PriorityConfig, State, What};
+use super::{Cx, Event, Policy, What};
+use crate::endpoint::PriorityConfig;
+use crate::host::Observation;
 use crate::orca::{LoadSink, Reports};
+use crate::owner::Owner;
 use crate::picker::{Picker, Position, Reporting, StridePicker};
 use crate::pool::{Handles, Pool};
-use crate::timers::{Owner, TimerKind};
-use crate::tree::{Observation, Subchannel, SubchannelId};
+use crate::subchannel::{State, Subchannel, SubchannelId};
+use crate::timers::TimerKind;
 
 /// Connects to every endpoint, and weighs them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

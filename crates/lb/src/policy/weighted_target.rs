@@ -9,30 +9,30 @@ use std::sync::Arc;
 use mainstay_xds::resource::endpoint::Locality;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
-use super::endpoint_policy::EndpointPolicy;
-use super::{Cx, Event, LocalityConfig, Policy, PriorityConfig, State};
+use super::{Cx, Event, Policy};
+use crate::endpoint::{LocalityConfig, PriorityConfig};
+use crate::owner::Owner;
 use crate::picker::{Picker, Weighted};
 use crate::pool::{Handles, Pool};
-use crate::timers::Owner;
-use crate::tree::Subchannel;
+use crate::subchannel::{State, Subchannel};
 
 /// One child per locality that has endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct WeightedTarget {
+pub(crate) struct WeightedTarget<P> {
     /// In boxes: a map has room for more than it holds, and most clusters have a locality or two.
-    targets: BTreeMap<Arc<Locality>, Box<Target>>,
+    targets: BTreeMap<Arc<Locality>, Box<Target<P>>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Target {
+struct Target<P> {
     weight: u32,
     config: PriorityConfig,
-    policy: EndpointPolicy,
+    policy: P,
     /// Failed, and not ready since (L-49).
     failing: bool,
 }
 
-impl Policy for WeightedTarget {
+impl<P: Policy<Config = PriorityConfig>> Policy for WeightedTarget<P> {
     type Config = PriorityConfig;
 
     fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
@@ -130,9 +130,9 @@ impl Policy for WeightedTarget {
     }
 }
 
-impl Target {
+impl<P: Policy<Config = PriorityConfig>> Target<P> {
     fn new(cx: &mut Cx<'_>, weight: u32, config: PriorityConfig) -> Self {
-        let policy = EndpointPolicy::new(cx, &config);
+        let policy = P::new(cx, &config);
         let mut target = Self { weight, config, policy, failing: false };
         target.settle(cx);
         target

@@ -1,4 +1,4 @@
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use mainstay_xds::resource::filter::{Fault, FilterConfig, FilterOverride, FilterOverrides, HttpFilter};
 use mainstay_xds::resource::matcher::{FullRegex, HeaderMatch, StringMatcher};
 use mainstay_xds::resource::route::DomainPattern;

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use mainstay_xds::Time;
 
-use super::{Config, Context, Host, Subchannel, Tree, below_aggregates, default_limit, is_wanted};
-use crate::policy::State;
+use super::{Config, Tree, below_aggregates, default_limit, is_wanted};
+use crate::host::{Context, Host};
 use crate::routing::RouteTable;
+use crate::subchannel::{State, Subchannel};
 
 /// How long new routes wait at most, unless someone sets another bound.
 pub(super) const BOUND: Duration = Duration::from_secs(5);

@@ -10,7 +10,8 @@
 use mainstay_xds::Time;
 
 use super::{Child, Children, Priority};
-use crate::policy::{Cx, Event, Policy, State};
+use crate::policy::{Cx, Event, Policy};
+use crate::subchannel::State;
 use crate::timers::TimerKind;
 
 /// What goes on serving.

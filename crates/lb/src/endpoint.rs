@@ -1,16 +1,48 @@
-//! Addresses of endpoints: as identity, and as the list that pick_first tries (L-102, L-119, L-120).
+//! Endpoints as policies see them: by priority and locality, by identity, and as the list of addresses that pick_first
+//! tries (L-102, L-119, L-120).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use mainstay_xds::Choose;
-use mainstay_xds::resource::endpoint::Endpoint;
+use mainstay_xds::resource::endpoint::{Endpoint, EndpointCollection, HealthStatus, Locality};
+use mainstay_xds::resource::lb_policy::LbPolicy;
+use mainstay_xds::resource::tls::HttpConnect;
 
-use super::{LocalityConfig, Placed, PriorityConfig};
-use crate::tree::{Origin, SubchannelSpec};
+use crate::subchannel::{Origin, SubchannelSpec};
+
+/// What the policy of a cluster works on: one priority of its endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PriorityConfig {
+    pub(crate) lb_policy: LbPolicy,
+    pub(crate) localities: Vec<Arc<LocalityConfig>>,
+    /// Whether endpoints have to join outlier detection (A50).
+    pub(crate) counted: bool,
+}
+
+/// The endpoints of one locality, with a collection looked up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LocalityConfig {
+    pub(crate) locality: Arc<Locality>,
+    pub(crate) origin: Arc<Origin>,
+    pub(crate) weight: u32,
+    pub(crate) endpoints: Arc<EndpointCollection>,
+    /// The HTTP proxy on the way to its endpoints (A86); none if the cluster wants no proxies.
+    pub(crate) http_connect: Option<HttpConnect>,
+}
+
+/// An endpoint with where it belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed<'a> {
+    pub(crate) endpoint: &'a Endpoint,
+    locality: &'a Arc<LocalityConfig>,
+    /// Its place in the locality.
+    at: u32,
+}
 
 /// Identity of an endpoint: its addresses in any order (L-102).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,11 +123,46 @@ fn share(part: u32, whole: u64) -> u64 {
     ((u64::from(part) << 31) / whole.max(1)).min(1 << 31)
 }
 
+impl PriorityConfig {
+    /// Every endpoint that may get traffic, localities in order.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = Placed<'_>> + Clone {
+        self.localities.iter().flat_map(LocalityConfig::endpoints)
+    }
+}
+
+impl LocalityConfig {
+    /// Its endpoints that may get traffic: draining ones are for session affinity only (L-96).
+    pub(crate) fn endpoints(self: &Arc<Self>) -> impl Iterator<Item = Placed<'_>> + Clone {
+        self.all().filter(|endpoint| endpoint.health != HealthStatus::Draining)
+    }
+
+    /// All of them.
+    pub(crate) fn all(self: &Arc<Self>) -> impl Iterator<Item = Placed<'_>> + Clone {
+        (0..).zip(&self.endpoints.endpoints).map(|(at, endpoint)| Placed { endpoint, locality: self, at })
+    }
+}
+
+impl Placed<'_> {
+    /// Each of its addresses.
+    pub(crate) fn each_address(&self) -> impl Iterator<Item = Address> {
+        let count = self.endpoint.addresses.as_slice().len() as u32;
+        (0..count).map(|n| Address::new(self.locality, self.at, n))
+    }
+}
+
+impl Deref for Placed<'_> {
+    type Target = Endpoint;
+
+    fn deref(&self) -> &Endpoint {
+        self.endpoint
+    }
+}
+
 // === impl Address ===
 
 impl Address {
     /// Address number `address` of an endpoint; both must exist.
-    pub(super) fn new(locality: &Arc<LocalityConfig>, endpoint: u32, address: u32) -> Self {
+    fn new(locality: &Arc<LocalityConfig>, endpoint: u32, address: u32) -> Self {
         Self { locality: Arc::clone(locality), endpoint, address }
     }
 
