@@ -502,9 +502,9 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 
 #[cfg(test)]
 mod tests {
+    use crate::bootstrap::{Bootstrap, ServerConfig};
     use mainstay_control_plane::{ControlPlane, Snapshot, resources};
     use mainstay_testservice::Backend;
-    use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
     use tonic::body::Body;
     use tower_service::Service;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mainstay_xds::bootstrap::{ChannelCreds, FileWatcherConfig, TlsConfig};
 use rustls::client::ResolvesClientCert;
-use rustls::pki_types::{InvalidDnsNameError, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, SignatureScheme};
 
@@ -15,15 +15,22 @@ use crate::tls::{PeerVerifier, Tls, builder, host_of, server_name, system_roots}
 /// How a channel secures its connections to endpoints.
 ///
 /// ```no_run
+/// use mainstay::certificates::Identity;
 /// use mainstay::{Channel, Credentials};
-/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// // As the control plane says, cluster by cluster; plaintext where it says nothing.
 /// let channel = Channel::builder("xds:///greeter").credentials(Credentials::xds(Credentials::insecure())).build()?;
 ///
-/// // TLS with roots and a certificate of our own.
-/// let identity = mainstay::certificates::Identity::from_pem(&std::fs::read("cert.pem")?, &std::fs::read("key.pem")?)?;
+/// // TLS with the system's roots.
+/// let channel = Channel::builder("xds:///greeter").credentials(Credentials::tls()?).build()?;
+///
+/// // mTLS with roots and a certificate of our own.
+/// let identity = Identity::from_pem(&std::fs::read("cert.pem")?, &std::fs::read("key.pem")?)?;
 /// let credentials = Credentials::tls_from_pem(&std::fs::read("ca.pem")?, Some(identity))?;
-/// # Ok(()) }
+/// let channel = Channel::builder("xds:///greeter").credentials(credentials).build()?;
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Default)]
 pub struct Credentials {
@@ -53,25 +60,26 @@ pub enum CredentialsError {
     Tls(#[from] rustls::Error),
     /// The host cannot be asked for by name.
     #[error("{0:?} is not a name that a TLS server can have")]
-    ServerName(String, #[source] InvalidDnsNameError),
+    ServerName(String),
 }
 
 // === impl Credentials ===
 
 impl Credentials {
-    /// Plaintext. The default.
+    /// Returns credentials for plaintext, the default.
     pub fn insecure() -> Self {
         Self::default()
     }
 
-    /// TLS, with the system's root certificates. The server must have the name of the target.
+    /// Returns credentials for TLS with the root certificates of the system. The certificate of an endpoint must have the name of
+    /// the target.
     pub fn tls() -> Result<Self, CredentialsError> {
         let config = builder()?.with_root_certificates(system_roots()?).with_no_client_auth();
         Ok(Self::tls_with(config))
     }
 
-    /// TLS with root certificates in PEM, and with a certificate of our own if servers ask for one (mTLS). The server must
-    /// have the name of the target.
+    /// Returns credentials for TLS with root certificates in PEM, and with a certificate of our own for servers that ask for
+    /// one (mTLS). The certificate of an endpoint must have the name of the target.
     pub fn tls_from_pem(ca: &[u8], identity: Option<Identity>) -> Result<Self, CredentialsError> {
         let Trust::Roots(roots) = Trust::from_pem(ca)? else {
             return Err(CertificateError::Pem("expected root certificates".to_owned()).into());
@@ -83,14 +91,26 @@ impl Credentials {
         }))
     }
 
-    /// TLS with a configuration of your own. The protocol `h2` is asked for in any case.
+    /// Returns credentials for TLS with a configuration of your own. The protocol `h2` is negotiated in any case.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// # fn example(roots: rustls::RootCertStore) -> Result<mainstay::Credentials, rustls::Error> {
+    /// let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    ///     .with_safe_default_protocol_versions()?
+    ///     .with_root_certificates(roots)
+    ///     .with_no_client_auth();
+    /// Ok(mainstay::Credentials::tls_with(config))
+    /// # }
+    /// ```
     pub fn tls_with(mut config: ClientConfig) -> Self {
         config.alpn_protocols = vec![b"h2".to_vec()];
         Self { own: Some(OwnTls { config: Arc::new(config), server_name: None }), xds: false }
     }
 
-    /// Asks for a server of another name than that of the target. Has no effect on plaintext, nor on connections that
-    /// the control plane says how to secure.
+    /// Sets the name that the certificate of an endpoint must have, in place of the name of the target. Has no effect on
+    /// plaintext, nor on connections that the control plane says how to secure.
     pub fn with_server_name(mut self, name: &str) -> Result<Self, CredentialsError> {
         let name = named(name)?;
         if let Some(own) = &mut self.own {
@@ -99,9 +119,9 @@ impl Credentials {
         Ok(self)
     }
 
-    /// As the control plane says (A29): where a cluster has a TLS context, connections to its endpoints are secured as
-    /// that says, with the certificate providers of the bootstrap. The fallback is for clusters without one, and
-    /// for those only: whatever goes wrong fails the connection.
+    /// Returns credentials that follow the control plane (A29). Where a cluster has a TLS context, connections to its
+    /// endpoints are secured as that says, with the certificate providers of the bootstrap. The fallback is for clusters
+    /// without one, and for those only: whatever goes wrong fails the connection.
     pub fn xds(fallback: Self) -> Self {
         Self { xds: true, ..fallback }
     }
@@ -173,7 +193,7 @@ pub(crate) async fn for_xds_server(creds: &ChannelCreds, host: &str) -> Result<O
 }
 
 fn named(host: &str) -> Result<ServerName<'static>, CredentialsError> {
-    server_name(host).map_err(|error| CredentialsError::ServerName(host.to_owned(), error))
+    server_name(host).map_err(|_| CredentialsError::ServerName(host.to_owned()))
 }
 
 /// What the credentials of an xDS server say. The server must have the name that it is reached by, unless a SPIFFE bundle

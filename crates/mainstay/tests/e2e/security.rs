@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 use envoy_types::pb::envoy::r#type::matcher::v3::StringMatcher;
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use envoy_types::util::pack_any;
-use mainstay::bootstrap::{Bootstrap, FileWatcherConfig, IdentityFiles, Node, ServerConfig};
+use mainstay::bootstrap::{Bootstrap, FileWatcherConfig, Node, ServerConfig};
 use mainstay::certificates::{CertificateError, CertificateProvider, Certificates, Identity, Trust};
 use mainstay::{Channel, ChannelBuilder, Credentials};
 use mainstay_control_plane::{Server, SnapshotBuilder, resources};
@@ -209,10 +209,7 @@ async fn workloads_are_vouched_for_by_the_roots_of_their_trust_domain() {
     ] {
         let backend = pki.backend("one", &issued, true).await;
         let server = control_plane(secured(&backend, mtls(&["spiffe://example.com/shop"]))).await;
-        let watched = FileWatcherConfig {
-            spiffe_trust_bundle_map_file: Some(pki.files.path("bundles.json")),
-            ..pki.file_watcher()
-        };
+        let watched = pki.file_watcher().with_spiffe_trust_bundle_map_file(pki.files.path("bundles.json"));
         let answer = call(&mut Client::new(pki.builder_with(&server, watched).build().unwrap())).await;
         match expected {
             None => assert_eq!(answer.unwrap(), "one"),
@@ -284,9 +281,8 @@ async fn the_application_may_provide_certificates() {
     let backend = pki.backend("one", &pki.ca.issue("service"), true).await;
     let server = control_plane(secured(&backend, mtls(&["service"]))).await;
     let provider = Arc::new(Provided(watch::Sender::new(None)));
-    let bootstrap = Bootstrap::builder()
-        .node(Node { id: "provided".into(), ..Default::default() })
-        .server(ServerConfig::insecure(server.addr().to_string()));
+    let bootstrap =
+        Bootstrap::builder().node(Node::new("provided")).server(ServerConfig::insecure(server.addr().to_string()));
     let channel = Channel::builder("xds:///service")
         .bootstrap(bootstrap.build().unwrap())
         .credentials(Credentials::xds(Credentials::insecure()))
@@ -354,15 +350,9 @@ impl Pki {
     }
 
     fn file_watcher(&self) -> FileWatcherConfig {
-        let identity = IdentityFiles {
-            certificate_file: self.files.path("cert.pem"),
-            private_key_file: self.files.path("key.pem"),
-        };
-        FileWatcherConfig {
-            identity: Some(identity),
-            ca_certificate_file: Some(self.files.path("ca.pem")),
-            ..Default::default()
-        }
+        FileWatcherConfig::default()
+            .with_identity(self.files.path("cert.pem"), self.files.path("key.pem"))
+            .with_ca_certificate_file(self.files.path("ca.pem"))
     }
 
     fn builder(&self, server: &Server) -> ChannelBuilder {
@@ -371,7 +361,7 @@ impl Pki {
 
     fn builder_with(&self, server: &Server, watched: FileWatcherConfig) -> ChannelBuilder {
         let bootstrap = Bootstrap::builder()
-            .node(Node { id: "secure".into(), ..Default::default() })
+            .node(Node::new("secure"))
             .server(ServerConfig::insecure(server.addr().to_string()))
             .certificate_provider("files", watched);
         Channel::builder("xds:///service")

@@ -598,7 +598,7 @@ fn both_names_of_the_spiffe_map_are_accepted_and_the_grfcs_wins() {
     ] {
         let value = with_providers(json!({"p": {"plugin_name": "file_watcher", "config": config}}));
         let bootstrap = parse(&value).unwrap();
-        assert_eq!(bootstrap.certificate_providers["p"].spiffe_trust_bundle_map_file.as_deref(), Some(Path::new(file)));
+        assert_eq!(watched(&bootstrap).spiffe_trust_bundle_map_file.as_deref(), Some(Path::new(file)));
     }
 }
 
@@ -616,7 +616,7 @@ fn durations_are_decimal_seconds() {
     let interval = |text: &str| {
         let config = json!({"ca_certificate_file": "/ca", "refresh_interval": text});
         let value = with_providers(json!({"p": {"plugin_name": "file_watcher", "config": config}}));
-        parse(&value).map(|bootstrap| bootstrap.certificate_providers["p"].refresh_interval)
+        parse(&value).map(|bootstrap| watched(&bootstrap).refresh_interval)
     };
     for (text, duration) in [
         ("60s", Duration::from_secs(60)),
@@ -865,4 +865,12 @@ fn complete() -> Value {
         },
         "server_listener_resource_name_template": "grpc/server?xds.resource.listening_address=%s"
     })
+}
+
+/// The files of the instance "p".
+fn watched(bootstrap: &Bootstrap) -> &FileWatcherConfig {
+    match &bootstrap.certificate_providers["p"] {
+        CertificateProviderConfig::FileWatcher(config) => config,
+        CertificateProviderConfig::Application => panic!("of the application"),
+    }
 }

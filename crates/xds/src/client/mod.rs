@@ -191,7 +191,6 @@ pub struct ResourceError {
 
 /// What happened to a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ErrorKind {
     /// The name cannot be used (C-8).
     InvalidName(String),
@@ -229,7 +228,6 @@ pub enum ErrorKind {
 
 /// An observation, in the words of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Report {
     /// An attempt at a server begins.
     Connecting(Arc<ServerConfig>),
