@@ -12,9 +12,6 @@ const TIED: &[(&str, &str)] = &[
     ("sim", "loads tell world"),
     ("sim", "run swarm"),
     ("sim::oracle", "attempts record wire"),
-    ("xds", "bootstrap name resource"),
-    ("xds::client", "cache dump"),
-    ("xds::client", "life server stream timers"),
 ];
 
 #[test]

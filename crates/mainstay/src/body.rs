@@ -13,6 +13,7 @@ use mainstay_lb::{Ending, Listeners, RetryThrottle};
 use tokio::time::{Instant, Sleep};
 use tonic::{Code, Status};
 
+use crate::code;
 use crate::failure;
 use crate::ledger;
 use crate::request::Upload;
@@ -77,7 +78,7 @@ impl ResponseBody {
             held.on_subchannel.succeed();
             held.throttle.iter().for_each(|throttle| throttle.note_success());
         }
-        held.listeners.end(Ending { code: code as u8, trailers });
+        held.listeners.end(Ending { code: code::of_tonic(code), trailers });
     }
 
     /// Ends an RPC that has no status of its own.

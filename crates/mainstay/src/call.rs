@@ -15,13 +15,13 @@ use mainstay_lb::{
     Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Listeners, Origin, PushBack, Retry, RetryThrottle,
     Rpc,
 };
-use mainstay_xds::code_of_http_status;
 use tokio::time::{Instant, Sleep};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
 use crate::body::{Held, ResponseBody};
 use crate::channel::WaitForReady;
+use crate::code;
 use crate::connection::WrongName;
 use crate::deadline;
 use crate::failure;
@@ -280,7 +280,7 @@ impl Call<'_> {
                 }
                 Effect::Abort(code) => {
                     let text = format!("RPC to {} was aborted by a fault filter", self.hub.target());
-                    return Err(NotSent::Final(Status::new(Code::from(i32::from(code)), text)));
+                    return Err(NotSent::Final(Status::new(code::to_tonic(code), text)));
                 }
             }
         }
@@ -388,7 +388,7 @@ impl Call<'_> {
                 outcome
             }
             () = due(&mut timer) => {
-                listeners.end(Ending { code: Code::DeadlineExceeded as u8, trailers: None });
+                listeners.end(Ending { code: code::of_tonic(Code::DeadlineExceeded), trailers: None });
                 return Err(self.expired(&format!("while {address} of cluster {cluster:?} had not answered")));
             }
         };
@@ -396,8 +396,9 @@ impl Call<'_> {
             // What is no answer of gRPC says no more than its code, whatever comes after the headers.
             Ok(response) if response.status() != StatusCode::OK && !response.headers().contains_key(GRPC_STATUS) => {
                 let http = response.status();
-                let code = Code::from(i32::from(code_of_http_status(http.as_u16())));
-                listeners.end(Ending { code: code as u8, trailers: Some(response.headers()) });
+                let core = mainstay_xds::Code::of_http_status(http.as_u16());
+                let code = code::to_tonic(core);
+                listeners.end(Ending { code: core, trailers: Some(response.headers()) });
                 Ok(Sent::Failed(Status::new(
                     code,
                     format!("{address} answered with HTTP status {http}, not with gRPC"),
@@ -425,7 +426,7 @@ impl Call<'_> {
                     listeners.withdraw();
                     return Ok(Sent::Refused(failed));
                 }
-                listeners.end(Ending { code: failed.code() as u8, trailers: None });
+                listeners.end(Ending { code: code::of_tonic(failed.code()), trailers: None });
                 Ok(Sent::Failed(failed))
             }
         }
@@ -444,7 +445,7 @@ impl Call<'_> {
     fn pause_after(&mut self, code: Code, push_back: PushBack, request: &mut Request) -> Option<Duration> {
         let policy = self.chosen.retry_policy().filter(|_| self.retries)?;
         let retry = self.retry.get_or_insert_with(|| Retry::new(policy.clone()));
-        let pause = retry.after_failure(code as u8, push_back, self.throttle.as_deref(), &mut Random)?;
+        let pause = retry.after_failure(code::of_tonic(code), push_back, self.throttle.as_deref(), &mut Random)?;
         request.prepare_another().then_some(pause)
     }
 
@@ -508,7 +509,7 @@ impl Call<'_> {
     fn failed(&self, reason: &Failure) -> Status {
         let context = if reason.no_config { "no usable configuration for" } else { "RPC to" };
         let text = format!("{context} {}: {}", self.hub.target(), reason.message);
-        Status::new(Code::from(i32::from(reason.code)), text)
+        Status::new(code::to_tonic(reason.code), text)
     }
 }
 
@@ -526,7 +527,7 @@ impl Answer {
     /// Ends the attempt as a failure.
     fn end(self, code: Code) -> Status {
         let headers = self.response.headers();
-        self.listeners.end(Ending { code: code as u8, trailers: Some(headers) });
+        self.listeners.end(Ending { code: code::of_tonic(code), trailers: Some(headers) });
         let status = Status::from_header_map(headers).unwrap_or_else(|| Status::new(code, "no status"));
         Status::new(code, format!("{} of {}", status.message(), self.address))
     }

@@ -11,7 +11,7 @@ use mainstay_xds::Backoff;
 use mainstay_xds::bootstrap::{Bootstrap, BootstrapError};
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::DepsSettings;
-use mainstay_xds::name::{Target, TargetError};
+use mainstay_xds::target::{Target, TargetError};
 use tonic::Status;
 use tonic::body::Body;
 use tower_service::Service;

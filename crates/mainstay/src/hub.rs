@@ -14,7 +14,7 @@ use mainstay_xds::Time;
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::{ClientSettings, ResourceStatus, ServerStatus};
 use mainstay_xds::deps::{ConfigError, DepsSettings, XdsConfig};
-use mainstay_xds::name::Target;
+use mainstay_xds::target::Target;
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 

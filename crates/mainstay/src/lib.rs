@@ -23,6 +23,7 @@ mod body;
 mod call;
 mod calls;
 mod channel;
+mod code;
 mod connection;
 mod credentials;
 mod deadline;

@@ -14,7 +14,7 @@ use mainstay_xds::client::{self, CloseCause, Report, StreamId};
 use mainstay_xds::deps::DnsName;
 use mainstay_xds::name::ResourceKey;
 use mainstay_xds::resource::ResourceType;
-use mainstay_xds::{Choose, Time};
+use mainstay_xds::{Choose, Code, Time};
 use prost::Message;
 
 use crate::choose::Narrow;
@@ -505,7 +505,7 @@ impl World {
         if let Some((_, listeners)) = self.rpcs.pop_front()
             && let Some(listeners) = Arc::into_inner(listeners)
         {
-            listeners.end(Ending { code: 0, trailers: None });
+            listeners.end(Ending { code: Code::Ok, trailers: None });
         }
     }
 

@@ -17,13 +17,15 @@ pub mod lrs;
 pub mod name;
 pub mod orca;
 pub mod resource;
+pub mod target;
 
 mod backoff;
 mod choose;
-mod http_status;
+mod code;
+mod resource_type;
 mod time;
 
 pub use backoff::Backoff;
 pub use choose::Choose;
-pub use http_status::code_of_http_status;
+pub use code::Code;
 pub use time::Time;

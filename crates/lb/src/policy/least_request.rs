@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
 use super::roster::Roster;
-use super::{Cx, Event, Policy};
+use super::{Cx, Event, Policy, leads_to_any};
 use crate::breaker::Counter;
 use crate::endpoint::PriorityConfig;
 use crate::owner::Owner;
@@ -43,6 +43,10 @@ impl Policy for LeastRequest {
 
     fn serves(&self, owner: Owner) -> bool {
         self.endpoints.serves(owner)
+    }
+
+    fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+        leads_to_any(config, pool, |owner| self.serves(owner))
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

@@ -23,6 +23,7 @@ use mainstay_xds::resource::cluster::OutlierDetection;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
+use crate::endpoint::{Address, PriorityConfig};
 use crate::host::Observation;
 use crate::owner::Owner;
 use crate::picker::Picker;
@@ -167,4 +168,10 @@ impl Cx<'_> {
             self.pool.request_reresolution();
         }
     }
+}
+
+/// Whether one of the connections that `serves` says yes to leads to an endpoint that may get traffic.
+fn leads_to_any(config: &PriorityConfig, pool: &Pool, serves: impl Fn(Owner) -> bool) -> bool {
+    let is_served = |address: Address| pool.users(&address).any(&serves);
+    config.endpoints().any(|endpoint| endpoint.each_address().any(is_served))
 }

@@ -10,7 +10,7 @@ use mainstay_xds::resource::endpoint::Endpoint;
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
 
 use super::roster::{Member, Roster, Tally};
-use super::{Cx, Event, Policy};
+use super::{Cx, Event, Policy, leads_to_any};
 use crate::endpoint::{PriorityConfig, weights};
 use crate::owner::{Owner, Wake};
 use crate::picker::{Picker, Ring, RingPicker, Spot};
@@ -79,6 +79,10 @@ impl Policy for RingHash {
 
     fn serves(&self, owner: Owner) -> bool {
         self.endpoints.serves(owner)
+    }
+
+    fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+        leads_to_any(config, pool, |owner| self.serves(owner))
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

@@ -1,7 +1,7 @@
 //! round_robin: every endpoint that is connected, in turn (A61, L-102 to L-104).
 
 use super::roster::{Change, Roster};
-use super::{Cx, Event, Policy};
+use super::{Cx, Event, Policy, leads_to_any};
 use crate::endpoint::PriorityConfig;
 use crate::owner::Owner;
 use crate::picker::{InTurn, Picker};
@@ -40,6 +40,10 @@ impl Policy for RoundRobin {
 
     fn serves(&self, owner: Owner) -> bool {
         self.endpoints.serves(owner)
+    }
+
+    fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+        leads_to_any(config, pool, |owner| self.serves(owner))
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

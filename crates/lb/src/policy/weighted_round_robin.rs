@@ -11,7 +11,7 @@ use mainstay_xds::resource::endpoint::Locality;
 use mainstay_xds::resource::lb_policy::{LbPolicy, Weighing, WeightedRoundRobinConfig};
 
 use super::roster::{Change, Roster};
-use super::{Cx, Event, Policy, What};
+use super::{Cx, Event, Policy, What, leads_to_any};
 use crate::endpoint::PriorityConfig;
 use crate::host::Observation;
 use crate::orca::{LoadSink, Reports};
@@ -105,6 +105,10 @@ impl Policy for WeightedRoundRobin {
 
     fn serves(&self, owner: Owner) -> bool {
         self.endpoints.serves(owner)
+    }
+
+    fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+        leads_to_any(config, pool, |owner| self.serves(owner))
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mainstay_xds::resource::endpoint::Locality;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
-use super::{Cx, Event, Policy};
+use super::{Cx, Event, Policy, leads_to_any};
 use crate::endpoint::{LocalityConfig, PriorityConfig};
 use crate::owner::Owner;
 use crate::picker::{Picker, Weighted};
@@ -88,6 +88,10 @@ impl<P: Policy<Config = PriorityConfig>> Policy for WeightedTarget<P> {
 
     fn serves(&self, owner: Owner) -> bool {
         self.targets.values().any(|target| target.policy.serves(owner))
+    }
+
+    fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+        leads_to_any(config, pool, |owner| self.serves(owner))
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::authority::{Authority, AuthorityId, Unreachable};
-use super::server::{Answered, Link, Outage, Pause, Paused, ServerId};
+use super::server::{Answered, Link, Outage, Pause, Paused};
 use super::subscription::Word;
 use super::timers::TimerKind;
-use super::{Action, Report, XdsClient};
+use super::{Action, Report, ServerId, XdsClient};
 use crate::bootstrap::ServerConfig;
 use crate::name::{AuthorityKey, ResourceKey};
 use crate::{Choose, Time};
