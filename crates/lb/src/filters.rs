@@ -46,7 +46,7 @@ impl Filters {
                 Some(FilterOverride::Fault(fault)) => Some(Arc::clone(fault)),
                 Some(FilterOverride::Disabled) => None,
                 // The override is for a filter of another kind.
-                Some(_) | None => (!filter.disabled).then(|| Arc::clone(fault)),
+                Some(FilterOverride::StatefulSession(_)) | None => (!filter.disabled).then(|| Arc::clone(fault)),
             }
         };
         let session = |filter: &HttpFilter| {
@@ -54,7 +54,7 @@ impl Filters {
             match overrides.iter().find_map(|overrides| overrides.get(&filter.name)) {
                 Some(FilterOverride::StatefulSession(cookie)) => cookie.clone(),
                 Some(FilterOverride::Disabled) => None,
-                Some(_) | None => cookie.clone().filter(|_| !filter.disabled),
+                Some(FilterOverride::Fault(_)) | None => cookie.clone().filter(|_| !filter.disabled),
             }
         };
         // Of several sessions the first counts: an RPC goes to one endpoint only.

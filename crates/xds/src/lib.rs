@@ -9,6 +9,9 @@
 //! [`Resource`](resource::Resource)s; the [`DependencyManager`](deps::DependencyManager) turns
 //! those into one complete [`XdsConfig`](deps::XdsConfig).
 
+// A variant that is added is looked at wherever variants are told apart.
+#![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
+
 pub mod bootstrap;
 pub mod client;
 pub mod deps;

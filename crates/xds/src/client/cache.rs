@@ -194,8 +194,10 @@ impl Entry {
     pub(super) fn accept(&mut self, new: Held) {
         self.deletion_ignored = false;
         let before = match std::mem::replace(&mut self.cached, Cached::Requested) {
-            Cached::Valid(held) | Cached::Stale(held, _) if held.resource == new.resource => Some(held.resource),
-            _ => None,
+            Cached::Valid(held) | Cached::Stale(held, _) => {
+                Some(held.resource).filter(|before| *before == new.resource)
+            }
+            Cached::Requested | Cached::Absent(_) => None,
         };
         // Equal in meaning: the old value stays, so that whoever shares it goes on sharing it (C-86).
         if before.is_none() {
@@ -209,7 +211,7 @@ impl Entry {
         self.deletion_ignored = false;
         self.cached = match std::mem::replace(&mut self.cached, Cached::Requested) {
             Cached::Valid(held) | Cached::Stale(held, _) => Cached::Valid(Held { provenance, ..held }),
-            without_value => without_value,
+            without_value @ (Cached::Requested | Cached::Absent(_)) => without_value,
         };
     }
 

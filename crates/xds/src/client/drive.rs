@@ -93,7 +93,8 @@ impl XdsClient {
                 opened.link = Link::Unanswered(opening.opened(now, delay, server, &mut self.timers));
                 self.outputs.push_back(Action::Report(Report::Connected(opened.config.clone())));
             }
-            link => opened.link = link, // Said twice.
+            // Said twice.
+            link @ (Link::Idle | Link::Unanswered(_) | Link::Answered(_) | Link::Paused(_)) => opened.link = link,
         }
     }
 

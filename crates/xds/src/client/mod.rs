@@ -233,7 +233,6 @@ pub enum ErrorKind {
 
 /// An observation, in the words of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Report {
     /// An attempt at a server begins.
     Connecting(Arc<ServerConfig>),

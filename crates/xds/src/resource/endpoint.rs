@@ -466,10 +466,8 @@ fn drops(pb: &[DropOverload], faults: &mut Faults) -> Vec<DropCategory> {
 
 /// `envoy.lb` / `hash_key`, if it is a string that is not empty (A76).
 fn hash_key(metadata: &Metadata) -> Option<Arc<str>> {
-    match metadata.filter_metadata.get("envoy.lb")?.fields.get("hash_key")?.kind.as_ref()? {
-        Kind::StringValue(key) => non_empty(key),
-        _ => None,
-    }
+    let kind = metadata.filter_metadata.get("envoy.lb")?.fields.get("hash_key")?.kind.as_ref()?;
+    if let Kind::StringValue(key) = kind { non_empty(key) } else { None }
 }
 
 fn non_empty(text: &str) -> Option<Arc<str>> {
