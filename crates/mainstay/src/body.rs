@@ -19,7 +19,7 @@ use crate::ledger;
 use crate::request::Upload;
 use crate::telemetry::CallObserver;
 
-/// What comes back from an endpoint. Ends with DEADLINE_EXCEEDED when the RPC's time is up.
+/// The body of a response. It ends with DEADLINE_EXCEEDED when the time of the RPC is up.
 #[derive(Debug)]
 pub struct ResponseBody {
     incoming: Option<Incoming>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, RootCertStore};
 
@@ -15,6 +15,14 @@ use mainstay_xds::bootstrap::{ChannelCreds, TlsConfig};
 use crate::http2::Tls;
 
 /// How a channel secures its connections to endpoints.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), mainstay::BuildError> {
+/// let tls = mainstay::Credentials::tls()?;
+/// let channel = mainstay::Channel::builder("xds:///greeter").credentials(tls).build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 pub struct Credentials(Option<Arc<ClientConfig>>);
 
@@ -33,24 +41,37 @@ pub enum CredentialsError {
     Tls(#[from] rustls::Error),
     /// The host cannot be asked for by name.
     #[error("{0:?} is not a name that a TLS server can have")]
-    ServerName(String, #[source] InvalidDnsNameError),
+    ServerName(String),
 }
 
 // === impl Credentials ===
 
 impl Credentials {
-    /// Plaintext. The default.
+    /// Returns credentials for plaintext, the default.
     pub fn insecure() -> Self {
         Self(None)
     }
 
-    /// TLS, with the system's root certificates. The server must have the name of the target.
+    /// Returns credentials for TLS with the root certificates of the system. The certificate of an endpoint must have the name of
+    /// the target.
     pub fn tls() -> Result<Self, CredentialsError> {
         let config = builder()?.with_root_certificates(system_roots()?).with_no_client_auth();
         Ok(Self::tls_with(config))
     }
 
-    /// TLS with a configuration of your own. The protocol `h2` is asked for in any case.
+    /// Returns credentials for TLS with a configuration of your own. The protocol `h2` is negotiated in any case.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// # fn example(roots: rustls::RootCertStore) -> Result<mainstay::Credentials, rustls::Error> {
+    /// let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    ///     .with_safe_default_protocol_versions()?
+    ///     .with_root_certificates(roots)
+    ///     .with_no_client_auth();
+    /// Ok(mainstay::Credentials::tls_with(config))
+    /// # }
+    /// ```
     pub fn tls_with(mut config: ClientConfig) -> Self {
         config.alpn_protocols = vec![b"h2".to_vec()];
         Self(Some(Arc::new(config)))
@@ -176,7 +197,7 @@ fn system_roots() -> Result<RootCertStore, CredentialsError> {
 }
 
 fn server_name(host: &str) -> Result<ServerName<'static>, CredentialsError> {
-    ServerName::try_from(host.to_owned()).map_err(|error| CredentialsError::ServerName(host.to_owned(), error))
+    ServerName::try_from(host.to_owned()).map_err(|_| CredentialsError::ServerName(host.to_owned()))
 }
 
 /// The host of `host`, `host:port` or `[v6]:port`.

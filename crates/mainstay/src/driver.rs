@@ -236,6 +236,7 @@ impl Driver {
                     shared: self.shared.clone(),
                     server_books: self.streams.books(),
                     connections: self.subchannels.connections(),
+                    start: self.start.into_std(),
                     now: self.now(),
                 });
             }

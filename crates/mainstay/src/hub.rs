@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use envoy_types::pb::envoy::config::core::v3::Node;
@@ -19,11 +19,11 @@ use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 
 use crate::ads::AdsLimits;
-use crate::channel::BuildError;
 use crate::connection::{ConnectSettings, Connection};
 use crate::credentials::Credentials;
 use crate::dns::ResolveHost;
-use crate::events::EventSource;
+use crate::error::BuildError;
+use crate::event::EventSource;
 use crate::ledger::Books;
 use crate::load_reports::Origin;
 use crate::subchannel::Subchannel;
@@ -121,6 +121,8 @@ pub(crate) struct HubStatus {
     /// The books of the servers in use.
     pub(crate) server_books: HashMap<Arc<ServerConfig>, Arc<Books>>,
     pub(crate) connections: Vec<Arc<Connection>>,
+    /// When time began for the client, and how long it has lasted.
+    pub(crate) start: Instant,
     pub(crate) now: Time,
 }
 

@@ -1,9 +1,8 @@
 //! One complete configuration at a time, whatever the order in which its parts come (A74, A37, A95).
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay::bootstrap::{AuthorityOptions, Bootstrap, Node, ServerConfig};
+use mainstay::bootstrap::{Authority, Bootstrap, Node, ServerConfig};
 use mainstay_control_plane::{Event, Events, Server, Snapshot, SnapshotBuilder, TypeUrl, resources};
 use mainstay_testservice::Backend;
 
@@ -304,18 +303,14 @@ fn named_service(cluster: &str, backend: &Backend) -> SnapshotBuilder {
 /// A client whose bootstrap has an authority for endpoints, with these servers or else the same ones.
 fn federated(servers: &[&Server], endpoint_servers: &[&Server]) -> Client {
     let insecure = |server: &&Server| ServerConfig::insecure(server.addr().to_string());
-    let options = AuthorityOptions {
-        servers: endpoint_servers.iter().map(insecure).collect(),
-        fallback_on_reachability_only: true,
-        ..AuthorityOptions::default()
-    };
+    let endpoints = endpoint_servers.iter().map(insecure).fold(Authority::default(), Authority::with_server);
     let mut bootstrap = Bootstrap::builder()
-        .node(Node { id: "test-node".to_owned(), ..Node::default() })
-        .authority("endpoints.test", options);
+        .node(Node::new("test-node"))
+        .authority("endpoints.test", endpoints.with_fallback_on_reachability_only(true));
     for server in servers {
         bootstrap = bootstrap.server(insecure(server));
     }
-    let bootstrap = Arc::new(bootstrap.build().expect("a valid bootstrap"));
+    let bootstrap = bootstrap.build().expect("a valid bootstrap");
     Client::new(builder(servers).bootstrap(bootstrap).build().expect("a channel"))
 }
 

@@ -3,6 +3,7 @@
 mod balance;
 mod channel;
 mod channelz;
+mod channelz_v1;
 mod common;
 mod config;
 mod connections;

@@ -14,8 +14,9 @@ use envoy_types::pb::envoy::extensions::transport_sockets::http_11_proxy::v3::Ht
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use envoy_types::util::pack_any;
+use mainstay::Channel;
 use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
-use mainstay::{Channel, Event};
+use mainstay::event::Event;
 use mainstay_control_plane::{Server, Snapshot, SnapshotBuilder, resources};
 use mainstay_testservice::{Backend, Identity, ServerTlsConfig};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, copy_bidirectional};
@@ -136,7 +137,7 @@ async fn a_tls_context_that_is_not_followed_is_told() {
     assert_eq!(call(&mut Client::new(channel)).await.unwrap(), "plain");
     let told = async {
         loop {
-            if let Event::SecurityIgnored(cluster) = events.next().await.expect("a channel that lives") {
+            if let Event::SecurityIgnored { cluster, .. } = events.next().await.expect("a channel that lives") {
                 return cluster;
             }
         }
@@ -271,5 +272,5 @@ async fn rewriting(backend: SocketAddr, hostname: &str) -> Server {
 fn trusting(server: &Server) -> Bootstrap {
     let mut server = ServerConfig::insecure(server.addr().to_string());
     server.features.trusted_xds_server = true;
-    Bootstrap::builder().node(Node { id: "trusting".into(), ..Default::default() }).server(server).build().unwrap()
+    Bootstrap::builder().node(Node::new("trusting")).server(server).build().unwrap()
 }

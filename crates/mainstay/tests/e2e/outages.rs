@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
-use mainstay::{Channel, ChannelBuilder, Event, Events};
+use mainstay::event::{Event, Events};
+use mainstay::{Channel, ChannelBuilder};
 use mainstay_control_plane::{Server, Snapshot, TypeUrl, resources};
 use mainstay_testservice::Backend;
 use tokio::net::TcpListener;
@@ -261,7 +262,7 @@ fn short(builder: ChannelBuilder) -> ChannelBuilder {
 }
 
 fn bootstrap_with(servers: &[SocketAddr], change: impl Fn(&mut ServerConfig)) -> Bootstrap {
-    let mut builder = Bootstrap::builder().node(Node { id: "outages".into(), ..Node::default() });
+    let mut builder = Bootstrap::builder().node(Node::new("outages"));
     for server in servers {
         let mut server = ServerConfig::insecure(server.to_string());
         change(&mut server);
@@ -299,7 +300,7 @@ async fn until<T>(events: &mut Events, accept: impl Fn(Event) -> Option<T>) -> T
 /// Waits for the next failure of a server; its cause.
 async fn until_unreachable(events: &mut Events) -> String {
     until(events, |event| match event {
-        Event::Unreachable(_, cause, _) | Event::StreamEnded(_, cause, _) => Some(cause),
+        Event::Unreachable { cause, .. } | Event::StreamEnded { cause, .. } => Some(cause),
         _ => None,
     })
     .await

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay::bootstrap::{Bootstrap, CallCreds, IdentityFiles, Node, ServerConfig, TlsConfig};
+use mainstay::bootstrap::{Bootstrap, CallCreds, Node, ServerConfig, TlsConfig};
 use mainstay::{Channel, ChannelBuilder, Credentials, ResolveHost};
 use mainstay_control_plane::{Snapshot, resources};
 use mainstay_testservice::{Backend, Identity, ServerTlsConfig};
@@ -37,7 +37,7 @@ async fn the_control_plane_is_reached_over_tls() {
     files.write("ca.pem", &ca.pem());
     // By address and by name: the certificate has both.
     for host in ["127.0.0.1", "localhost"] {
-        let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+        let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
         let server = ServerConfig::tls(format!("{host}:{}", front.address.port()), tls);
         assert_eq!(call(&mut client(server)).await.unwrap(), "one");
     }
@@ -52,14 +52,9 @@ async fn a_client_certificate_is_shown_and_a_new_one_is_used_for_the_next_connec
     files.write("ca.pem", &ca.pem());
     let (first, second) = (clients.issue("first"), clients.issue("second"));
     files.write_identity(&first);
-    let tls = TlsConfig {
-        ca_certificate_file: Some(files.path("ca.pem")),
-        identity: Some(IdentityFiles {
-            certificate_file: files.path("cert.pem"),
-            private_key_file: files.path("key.pem"),
-        }),
-        ..TlsConfig::default()
-    };
+    let tls = TlsConfig::default()
+        .with_ca_certificate_file(files.path("ca.pem"))
+        .with_identity(files.path("cert.pem"), files.path("key.pem"));
     let mut client = client(ServerConfig::tls(front.address.to_string(), tls));
     assert_eq!(call(&mut client).await.unwrap(), "one");
     assert_eq!(front.next_client().await, Some(first.certificate()));
@@ -78,7 +73,7 @@ async fn a_missing_client_certificate_is_refused_by_the_server() {
     let (files, ca, clients) = (Files::new(), Authority::new(), Authority::new());
     let front = TlsFront::start(server.addr(), ca.server_config(Some(&clients))).await;
     files.write("ca.pem", &ca.pem());
-    let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+    let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
     let text = failure(ServerConfig::tls(front.address.to_string(), tls)).await;
     let address = front.address;
     let expected =
@@ -93,7 +88,7 @@ async fn a_server_of_another_authority_is_named_with_the_cause_and_used_once_it_
     let (files, ca, stranger) = (Files::new(), Authority::new(), Authority::new());
     let front = TlsFront::start(server.addr(), ca.server_config(None)).await;
     files.write("ca.pem", &stranger.pem());
-    let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+    let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
     let mut client = client(ServerConfig::tls(front.address.to_string(), tls));
     let status = call(&mut client).await.unwrap_err();
     let expected = format!(
@@ -115,12 +110,12 @@ async fn files_that_cannot_be_used_are_named() {
     let files = Files::new();
     files.write("empty.pem", "");
     let (missing, empty) = (files.path("missing.pem"), files.path("empty.pem"));
-    let with_ca = |path: &PathBuf| TlsConfig { ca_certificate_file: Some(path.clone()), ..TlsConfig::default() };
+    let with_ca = |path: &PathBuf| TlsConfig::default().with_ca_certificate_file(path.clone());
     for (tls, expected) in [
         (with_ca(&missing), format!("{}: No such file", missing.display())),
         (with_ca(&empty), format!("{}: no certificate in it: expected PEM", empty.display())),
         (
-            TlsConfig { spiffe_trust_bundle_map_file: Some(missing.clone()), ..TlsConfig::default() },
+            TlsConfig::default().with_spiffe_trust_bundle_map_file(missing.clone()),
             format!("{}: SPIFFE trust bundle maps are not supported", missing.display()),
         ),
     ] {
@@ -152,7 +147,7 @@ async fn a_token_is_shown_to_the_server_and_kept_until_it_expires() {
     // {"exp": 99999999999}
     let token = "e30.eyJleHAiOiA5OTk5OTk5OTk5OX0.c2lnbmVk";
     files.write("token", &format!("{token}\n"));
-    let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+    let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
     let mut config = ServerConfig::tls(front.address.to_string(), tls);
     config.call_creds = vec![CallCreds::JwtTokenFile(files.path("token"))];
     let mut client = client(config);
@@ -179,7 +174,7 @@ async fn a_file_without_a_usable_token_is_named_with_the_reason() {
         (Some("e30.eyJleHAiOiAxfQ.c2lnbmVk"), "the token has expired"),
     ] {
         content.into_iter().for_each(|content| files.write("token", content));
-        let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+        let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
         let mut config = ServerConfig::tls(front.address.to_string(), tls);
         config.call_creds = vec![CallCreds::JwtTokenFile(files.path("token"))];
         let text = failure(config).await;
@@ -283,7 +278,7 @@ async fn a_connection_carries_the_streams_of_a_hundred_targets_and_no_more() {
             .endpoints(resources::endpoints("service", [one.addr()])),
     )
     .await;
-    let bootstrap = Arc::new(bootstrap(ServerConfig::insecure(server.addr().to_string())));
+    let bootstrap = bootstrap(ServerConfig::insecure(server.addr().to_string()));
     let mut clients = Vec::new();
     for name in &names {
         let channel = Channel::builder(format!("xds:///{name}")).bootstrap(bootstrap.clone()).build().unwrap();
@@ -312,7 +307,7 @@ async fn a_server_that_allows_two_streams_gets_another_connection_for_the_next_t
     .await;
     let relay = Relay::to(&server, Some(2)).await;
     let proxy = Proxy::to(relay.address()).await;
-    let bootstrap = Arc::new(bootstrap(ServerConfig::insecure(proxy.address().to_string())));
+    let bootstrap = bootstrap(ServerConfig::insecure(proxy.address().to_string()));
     let clients: Vec<_> = names
         .into_iter()
         .map(|name| Channel::builder(format!("xds:///{name}")).bootstrap(bootstrap.clone()).build().unwrap())
@@ -396,7 +391,7 @@ async fn an_endpoint_that_speaks_no_tls_is_not_talked_to_in_plain() {
 // === Helpers ===
 
 fn bootstrap(server: ServerConfig) -> Bootstrap {
-    let node = Node { id: "tls".into(), ..Node::default() };
+    let node = Node::new("tls");
     Bootstrap::builder().node(node).server(server).build().unwrap()
 }
 

@@ -195,7 +195,6 @@ pub struct ResourceError {
 
 /// What happened to a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ErrorKind {
     /// The name cannot be used (C-8).
     InvalidName(String),
