@@ -20,7 +20,6 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use crate::body::{Held, ResponseBody};
-use crate::channel::WaitForReady;
 use crate::code;
 use crate::connection::WrongName;
 use crate::deadline;
@@ -31,7 +30,7 @@ use crate::peer::Peer;
 use crate::random::Random;
 use crate::request::{Request, RequestBody};
 use crate::subchannel::Subchannel;
-use crate::supervisor::Halt;
+use crate::shared::Halt;
 use crate::telemetry::CallObserver;
 
 /// Carries one RPC to the headers of its response; the body does the rest.
@@ -118,6 +117,17 @@ pub(crate) async fn run(
         }
     }
 }
+
+/// Whether an RPC waits for a usable endpoint instead of failing when there is none.
+///
+/// Put it into the extensions of a request. It takes precedence over [`ChannelBuilder::wait_for_ready`].
+///
+/// ```
+/// let mut request = tonic::Request::new(());
+/// request.extensions_mut().insert(mainstay::WaitForReady(true));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitForReady(pub bool);
 
 /// What a channel says about all its RPCs.
 #[derive(Clone, Debug)]

@@ -25,7 +25,8 @@ use crate::dns::{ResolveHost, Shielded, SystemDns};
 use crate::error::{BuildError, TargetError};
 use crate::event::Events;
 use crate::http2::{Http2Settings, KeepAlive};
-use crate::hub::{Hub, Plan};
+use crate::hub::Hub;
+use crate::shared::Plan;
 use crate::telemetry::Telemetry;
 use crate::throttle::RetryThrottle;
 use crate::view::{ConfigView, Configs};
@@ -40,17 +41,6 @@ pub struct Channel {
     hub: Arc<Hub>,
     settings: CallSettings,
 }
-
-/// Whether an RPC waits for a usable endpoint instead of failing when there is none.
-///
-/// Put it into the extensions of a request. It takes precedence over [`ChannelBuilder::wait_for_ready`].
-///
-/// ```
-/// let mut request = tonic::Request::new(());
-/// request.extensions_mut().insert(mainstay::WaitForReady(true));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitForReady(pub bool);
 
 /// The settings of a channel. Made by [`Channel::builder`].
 ///

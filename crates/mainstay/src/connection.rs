@@ -22,7 +22,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -37,6 +36,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::credentials;
+use crate::disconnect::Disconnect;
 use crate::failure::{self, describe};
 use crate::guard;
 use crate::http2::{self, Address, Ends, Http2Settings, Tls};
@@ -111,23 +111,6 @@ pub(crate) struct News {
     pub(crate) state: Connectivity,
     /// Why it is not connected any more.
     pub(crate) lost: Option<Disconnect>,
-}
-
-/// Why a connection ended: the first thing that was wrong with it (A94, S-76).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "opentelemetry"), expect(dead_code, reason = "metrics tell them apart"))]
-pub(crate) enum Disconnect {
-    /// The peer said so, with a code of HTTP/2.
-    GoAway(u32),
-    /// Its user has no use for it any more.
-    Shutdown,
-    Reset,
-    /// By the network, or a ping without an answer.
-    TimedOut,
-    Aborted,
-    /// Something else is wrong with the socket.
-    Socket,
-    Unknown,
 }
 
 struct Progress {
@@ -450,23 +433,6 @@ impl User {
     fn tell(&self, state: Connectivity, lost: Option<Disconnect>) {
         // The driver may be gone: then nobody needs to know.
         let _ = self.news.unbounded_send(News { id: self.id, state, lost });
-    }
-}
-
-impl Disconnect {
-    /// Of a connection that the peer ended without a GOAWAY.
-    fn of(ended: Result<(), hyper::Error>) -> Self {
-        let Err(error) = ended else { return Self::Unknown };
-        if error.is_timeout() {
-            return Self::TimedOut;
-        }
-        match failure::io_error(&error).map(std::io::Error::kind) {
-            Some(ErrorKind::ConnectionReset) => Self::Reset,
-            Some(ErrorKind::TimedOut) => Self::TimedOut,
-            Some(ErrorKind::ConnectionAborted) => Self::Aborted,
-            Some(_) => Self::Socket,
-            None => Self::Unknown,
-        }
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::ads::{AdsStreams, Service};
 use crate::connection::News;
 use crate::guard;
-use crate::hub::{HubStatus, Plan, Query, Shared};
+use crate::shared::{HubStatus, Plan, Query, Shared};
 use crate::ledger::Calls;
 use crate::queue;
 use crate::random::Random;

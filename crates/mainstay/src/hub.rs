@@ -1,34 +1,23 @@
 //! What channels to one target share: a driver, its XdsClient and its connections (A71, C-1).
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use envoy_types::pb::envoy::config::core::v3::Node;
 use futures_channel::mpsc::{UnboundedSender, unbounded};
 use http::uri::{Authority, Scheme};
 use mainstay_lb::{Snapshot, Wake};
-use mainstay_xds::Time;
-use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
-use mainstay_xds::client::{ClientSettings, ResourceStatus, ServerStatus};
-use mainstay_xds::deps::{ConfigError, DepsSettings, XdsConfig};
-use mainstay_xds::target::Target;
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 
-use crate::ads::AdsLimits;
-use crate::connection::{ConnectSettings, Connection};
-use crate::credentials::Credentials;
-use crate::dns::ResolveHost;
 use crate::error::BuildError;
 use crate::event::EventSource;
 use crate::ledger::Books;
 use crate::load_reports::Origin;
-use crate::subchannel::Subchannel;
-use crate::supervisor::{Halt, Supervisor};
-use crate::telemetry::{ChannelObserver, Telemetry};
+use crate::shared::{Halt, HubStatus, Plan, Query, Shared};
+use crate::supervisor::Supervisor;
+use crate::telemetry::ChannelObserver;
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
 pub(crate) struct Hub {
@@ -48,82 +37,15 @@ struct Run {
     _close: oneshot::Sender<()>,
 }
 
-/// Everything that decides how a hub behaves.
-#[derive(Clone)]
-pub(crate) struct Plan {
-    pub(crate) target: Target,
-    pub(crate) bootstrap: Arc<Bootstrap>,
-    pub(crate) credentials: Credentials,
-    pub(crate) dns: Arc<dyn ResolveHost>,
-    pub(crate) client: ClientSettings,
-    pub(crate) deps: DepsSettings,
-    pub(crate) connect: ConnectSettings,
-    /// How long new routes may wait for the clusters that they bring in.
-    pub(crate) warm_switching: Option<Duration>,
-    /// Whether clusters are refused whose TLS context the credentials do not follow.
-    pub(crate) require_xds_security: bool,
-    pub(crate) ads: AdsLimits,
-    pub(crate) telemetry: Option<Telemetry>,
-    /// How long to go on without an RPC.
-    pub(crate) idle_timeout: Option<Duration>,
-}
-
-/// What the driver and the RPCs share.
-pub(crate) struct Shared {
-    /// What RPCs decide from.
-    pub(crate) snapshot: ArcSwap<Snapshot<Subchannel>>,
-    /// Counts snapshots; RPCs that must wait listen to it.
-    pub(crate) published: watch::Sender<u64>,
-    /// Counts changes of what [`Hub::status`] shows.
-    pub(crate) changed: watch::Sender<u64>,
-    /// What the XdsClient reports.
-    pub(crate) events: EventSource,
-    /// How the last server that was tried is doing, for RPCs that wait for the first configuration in vain.
-    pub(crate) progress: ArcSwapOption<String>,
-    /// Counts RPCs and keeps what happened, for channelz.
-    pub(crate) books: Books,
-    /// Why no driver runs, if none does.
-    pub(crate) halt: ArcSwapOption<Halt>,
-}
-
 /// Asks the driver of a hub, whichever runs.
 #[derive(Clone)]
 pub(crate) struct Inspector(Arc<ArcSwap<UnboundedSender<Query>>>);
-
-/// A question to the driver.
-pub(crate) enum Query {
-    /// What do you hold, and how are your servers?
-    Status(oneshot::Sender<HubStatus>),
-    /// Keep this cluster in the configuration: an RPC waits for it.
-    Hold(Arc<str>),
-    /// One RPC less waits for it.
-    Release(Arc<str>),
-    /// An RPC waits for something that connects only when asked.
-    Wake(Wake),
-}
 
 /// Keeps a cluster in the configuration for an RPC that has chosen it and waits for it (A31, L-27).
 pub(crate) struct ClusterRef {
     cluster: Arc<str>,
     /// The driver that holds it. Another one knows nothing of it.
     driver: UnboundedSender<Query>,
-}
-
-/// What an XdsClient shows of itself.
-pub(crate) struct HubStatus {
-    pub(crate) target: Arc<str>,
-    pub(crate) node: Node,
-    pub(crate) listener: Arc<str>,
-    pub(crate) config: Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
-    pub(crate) resources: Vec<ResourceStatus>,
-    pub(crate) servers: Vec<ServerStatus>,
-    pub(crate) shared: Arc<Shared>,
-    /// The books of the servers in use.
-    pub(crate) server_books: HashMap<Arc<ServerConfig>, Arc<Books>>,
-    pub(crate) connections: Vec<Arc<Connection>>,
-    /// When time began for the client, and how long it has lasted.
-    pub(crate) start: Instant,
-    pub(crate) now: Time,
 }
 
 /// Every hub of the process. Hubs on different runtimes are never shared: one may end before the other.
@@ -268,25 +190,6 @@ impl ClusterRef {
 impl Drop for ClusterRef {
     fn drop(&mut self) {
         let _ = self.driver.unbounded_send(Query::Release(self.cluster.clone()));
-    }
-}
-
-// === impl Plan ===
-
-impl PartialEq for Plan {
-    fn eq(&self, other: &Self) -> bool {
-        self.target == other.target
-            && self.bootstrap == other.bootstrap
-            && self.credentials == other.credentials
-            && Arc::ptr_eq(&self.dns, &other.dns)
-            && self.client == other.client
-            && self.deps == other.deps
-            && self.connect == other.connect
-            && self.warm_switching == other.warm_switching
-            && self.require_xds_security == other.require_xds_security
-            && self.ads == other.ads
-            && self.telemetry == other.telemetry
-            && self.idle_timeout == other.idle_timeout
     }
 }
 

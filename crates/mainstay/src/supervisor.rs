@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use futures_channel::mpsc::{UnboundedSender, unbounded};
-use mainstay_lb::{ChannelCore, Snapshot};
+use mainstay_lb::ChannelCore;
 use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -25,24 +25,13 @@ use crate::ads::AdsStreams;
 use crate::driver::{Driver, End, QUEUE};
 use crate::guard;
 use crate::http2::Tls;
-use crate::hub::{Plan, Query, Shared};
+use crate::shared::{Halt, Plan, Query, Shared};
 use crate::intern::Interner;
 use crate::load_reports::Origin;
 use crate::queue;
 use crate::random::Random;
 use crate::subchannel::Subchannels;
 use crate::telemetry::{LbObserver, XdsObserver};
-
-/// Why no driver runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Halt {
-    /// Nobody needed it for a while.
-    Idle,
-    /// The runtime that it ran on has ended.
-    RuntimeEnded,
-    /// It panicked, and will be started again soon.
-    Crashed(String),
-}
 
 /// Everything that a driver is made of.
 #[derive(Clone)]
@@ -129,24 +118,6 @@ impl Supervisor {
             plan: plan.clone(),
             start: Instant::now(),
         })
-    }
-}
-
-// === impl Shared ===
-
-impl Shared {
-    /// From now on RPCs go by this, until there is a driver again.
-    fn halt(&self, halt: Halt) {
-        self.halt.store(Some(Arc::new(halt)));
-        self.progress.store(None);
-        self.snapshot.store(Arc::new(Snapshot::empty()));
-        self.published.send_modify(|count| *count = count.wrapping_add(1));
-        self.changed.send_modify(|count| *count = count.wrapping_add(1));
-    }
-
-    /// There is a driver, or will be at once.
-    pub(crate) fn resume(&self) {
-        self.halt.store(None);
     }
 }
 

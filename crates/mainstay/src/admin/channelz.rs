@@ -11,7 +11,8 @@ use tonic::{Request, Response, Status};
 
 use crate::connection::{Connection, Socket};
 use crate::http2::Security;
-use crate::hub::{Hub, HubStatus};
+use crate::hub::Hub;
+use crate::shared::HubStatus;
 use crate::ledger::{Books, Ledger, TraceEvent};
 
 use pb::channel_connectivity_state::State;

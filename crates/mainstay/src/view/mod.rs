@@ -49,7 +49,8 @@ use mainstay_xds::resource::listener::RouteSource;
 use mainstay_xds::{Time, deps, name};
 use tokio::sync::watch;
 
-use crate::hub::{Hub, HubStatus, Inspector};
+use crate::hub::{Hub, Inspector};
+use crate::shared::HubStatus;
 use crate::names::ResourceType;
 
 /// What a channel has been told, at one point in time.
