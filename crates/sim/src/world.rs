@@ -20,23 +20,24 @@ use prost::Message;
 use crate::choose::Narrow;
 use crate::fingerprint::Fingerprint;
 use crate::invariant::{Invariant, Violation};
-use crate::loads::Loads;
 use crate::oracle::config::ConfigOracle;
 use crate::oracle::picture::Picture;
 use crate::oracle::{Oracle, Rules, Seen, View};
 use crate::plane::{Net, Plane, Response, Session};
 use crate::scenario::{Grain, Scenario};
 use crate::shell::{Handle, Shell, State};
-use crate::tell;
 use crate::traffic;
 
 mod drill;
 mod end;
 mod events;
+mod loads;
 mod side;
 mod streams;
+pub(crate) mod tell;
 
 pub use events::Event;
+use loads::Loads;
 use side::Side;
 
 /// One channel and everything around it.
