@@ -43,7 +43,7 @@ mod pick_first;
 mod priority;
 mod random_subsetting;
 mod ring_hash;
-mod roster;
+mod endpoint_sharding;
 mod round_robin;
 mod switch;
 mod weighted_round_robin;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
-use super::roster::Roster;
+use super::endpoint_sharding::EndpointSharding;
 use super::{Cx, Event, Policy, leads_to_any};
 use crate::breaker::Counter;
 use crate::endpoint::PriorityConfig;
@@ -17,7 +17,7 @@ use crate::subchannel::{State, Subchannel};
 /// Connects to every endpoint, and counts the RPCs of each. The counts are its own: of no other policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeastRequest {
-    endpoints: Roster<Arc<Counter>>,
+    endpoints: EndpointSharding<Arc<Counter>>,
     choices: u8,
 }
 
@@ -25,7 +25,7 @@ impl Policy for LeastRequest {
     type Config = PriorityConfig;
 
     fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
-        let mut policy = Self { endpoints: Roster::new(cx), choices: 0 };
+        let mut policy = Self { endpoints: EndpointSharding::new(cx), choices: 0 };
         policy.update(cx, config);
         policy
     }

@@ -9,7 +9,7 @@ use http::HeaderName;
 use mainstay_xds::resource::endpoint::Endpoint;
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
 
-use super::roster::{Member, Roster, Tally};
+use super::endpoint_sharding::{Member, EndpointSharding, Tally};
 use super::{Cx, Event, Policy, leads_to_any};
 use crate::endpoint::{PriorityConfig, weights};
 use crate::owner::{Owner, Wake};
@@ -20,7 +20,7 @@ use crate::subchannel::{State, Subchannel};
 /// Endpoints on a ring.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RingHash {
-    endpoints: Roster<Place>,
+    endpoints: EndpointSharding<Place>,
     sizes: (u32, u32),
     /// Made anew only when the endpoints or the sizes change.
     ring: Arc<Ring>,
@@ -38,7 +38,7 @@ impl Policy for RingHash {
     type Config = PriorityConfig;
 
     fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
-        let mut policy = Self { endpoints: Roster::lazy(cx), sizes: (0, 0), ring: Arc::default(), header: None };
+        let mut policy = Self { endpoints: EndpointSharding::lazy(cx), sizes: (0, 0), ring: Arc::default(), header: None };
         policy.update(cx, config);
         policy
     }
