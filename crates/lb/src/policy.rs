@@ -45,7 +45,7 @@ mod random_subsetting;
 mod ring_hash;
 mod endpoint_sharding;
 mod round_robin;
-mod switch;
+mod graceful_switch;
 mod weighted_round_robin;
 mod weighted_target;
 

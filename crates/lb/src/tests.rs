@@ -16,7 +16,7 @@ mod random_subsetting;
 mod random_walk;
 mod ring_hash;
 mod round_robin;
-mod switch;
+mod graceful_switch;
 mod warm;
 mod weighted_round_robin;
 mod weighted_target;

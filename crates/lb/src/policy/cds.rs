@@ -8,7 +8,7 @@ use mainstay_xds::resource::filter::{FilterConfig, HttpFilter};
 
 use super::outlier_detection::OutlierDetection;
 use super::priority::{ChildConfig, Priority};
-use super::switch::{Kind, Switch};
+use super::graceful_switch::{Kind, GracefulSwitch};
 use super::{Cx, Event, LeafCluster, Policy};
 use crate::host::Observation;
 use crate::picker::Picker;
@@ -19,7 +19,7 @@ use crate::subchannel::{State, Subchannel};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cds {
     config: CdsConfig,
-    child: Switch<CdsKind>,
+    child: GracefulSwitch<CdsKind>,
 }
 
 /// What the configuration says of a cluster.
@@ -71,7 +71,7 @@ struct Aggregate {
 
 impl Cds {
     pub(crate) fn new(cx: &mut Cx<'_>, config: CdsConfig) -> Self {
-        Self { child: Switch::new(cx, &config), config }
+        Self { child: GracefulSwitch::new(cx, &config), config }
     }
 
     /// Takes in what the configuration says now. Whether that is anything new (L-57).
@@ -83,7 +83,7 @@ impl Cds {
             // An error replaces what there was at once (L-56).
             CdsConfig::Leaf(LeafConfig { entry: None | Some(Err(_)), .. }) => {
                 self.child.shut_down(cx);
-                self.child = Switch::new(cx, &config);
+                self.child = GracefulSwitch::new(cx, &config);
             }
             CdsConfig::Leaf(_) | CdsConfig::Aggregate(_) => self.child.update(cx, &config),
         }

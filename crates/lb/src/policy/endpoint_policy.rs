@@ -7,7 +7,7 @@ use super::pick_first::PickFirstPolicy;
 use super::random_subsetting::RandomSubsetting;
 use super::ring_hash::RingHash;
 use super::round_robin::RoundRobin;
-use super::switch::{Kind, Switch};
+use super::graceful_switch::{Kind, GracefulSwitch};
 use super::weighted_round_robin::WeightedRoundRobin;
 use super::weighted_target::WeightedTarget;
 use super::{Cx, Event, Policy};
@@ -18,7 +18,7 @@ use crate::pool::{Handles, Pool};
 use crate::subchannel::{State, Subchannel};
 
 /// The policy of a cluster, or the one below another.
-pub(crate) type EndpointPolicy = Switch<EndpointKind>;
+pub(crate) type EndpointPolicy = GracefulSwitch<EndpointKind>;
 
 /// One line per policy: its name, its type, and which configurations are for it. Every configuration that can be parsed
 /// has a line.
