@@ -330,7 +330,7 @@ impl Call<'_> {
                     }
                 };
                 for wake in to.keep.into_iter().chain(to.wake) {
-                    self.hub.inspector.wake(wake);
+                    self.hub.driver.wake(wake);
                 }
                 self.observer.pick(to.origin);
                 Ok(Step::Go(Way {
@@ -347,7 +347,7 @@ impl Call<'_> {
             }
             Decision::Wait(reason, wake) => {
                 if let Some(wake) = wake {
-                    self.hub.inspector.wake(wake);
+                    self.hub.driver.wake(wake);
                 }
                 self.observer.wait(&reason);
                 Ok(Step::Wait(reason))

@@ -174,7 +174,7 @@ impl Channel {
     /// another one.
     pub async fn config(&self) -> Option<ConfigView> {
         self.hub.resume().ok()?;
-        self.hub.inspector.status().await.map(ConfigView::of)
+        self.hub.driver.status().await.map(ConfigView::of)
     }
 
     /// Returns what the channel has been told, now and whenever it changes. The channel does not become idle meanwhile.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::ads::{AdsStreams, Service};
 use crate::connection::News;
 use crate::guard;
-use crate::shared::{HubStatus, Plan, Query, Shared};
+use crate::shared::{HubStatus, Plan, Command, Shared};
 use crate::ledger::Calls;
 use crate::queue;
 use crate::random::Random;
@@ -35,7 +35,7 @@ pub(crate) struct Driver {
     pub(crate) input_sender: queue::Sender<Input>,
     pub(crate) connection_news: UnboundedReceiver<News>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) queries: UnboundedReceiver<Query>,
+    pub(crate) commands: UnboundedReceiver<Command>,
     pub(crate) observer: XdsObserver,
     /// Whether the client may have changed since the observer looked at it.
     pub(crate) client_stirred: bool,
@@ -92,7 +92,7 @@ impl Driver {
                 }
                 Some(input) = self.inputs.recv() => self.handle(input),
                 Some(news) = self.connection_news.next() => self.hear(news),
-                Some(query) = self.queries.next() => self.answer(query),
+                Some(command) = self.commands.next() => self.obey(command),
                 () = due => self.handle(Input::Timeout),
             }
             for _ in 1..BATCH {
@@ -215,13 +215,13 @@ impl Driver {
         }
     }
 
-    fn answer(&mut self, query: Query) {
-        self.client_stirred |= matches!(query, Query::Hold(_) | Query::Release(_));
-        match query {
-            Query::Wake(wake) => self.handle(Input::Wake(wake)),
-            Query::Hold(cluster) => self.core.subscribe_cluster(self.now(), &cluster),
-            Query::Release(cluster) => self.core.release_cluster(self.now(), &cluster),
-            Query::Status(answer) => {
+    fn obey(&mut self, command: Command) {
+        self.client_stirred |= matches!(command, Command::Hold(_) | Command::Release(_));
+        match command {
+            Command::Wake(wake) => self.handle(Input::Wake(wake)),
+            Command::Hold(cluster) => self.core.subscribe_cluster(self.now(), &cluster),
+            Command::Release(cluster) => self.core.release_cluster(self.now(), &cluster),
+            Command::Status(answer) => {
                 let client = self.core.client();
                 let servers = client.server_states();
                 self.streams.forget_idle(&servers);

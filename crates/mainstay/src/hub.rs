@@ -15,7 +15,7 @@ use crate::error::BuildError;
 use crate::event::EventSource;
 use crate::ledger::Books;
 use crate::load_reports::Origin;
-use crate::shared::{Halt, HubStatus, Plan, Query, Shared};
+use crate::shared::{Halt, HubStatus, Plan, Command, Shared};
 use crate::supervisor::Supervisor;
 use crate::telemetry::ChannelObserver;
 
@@ -25,7 +25,7 @@ pub(crate) struct Hub {
     pub(crate) shared: Arc<Shared>,
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
-    pub(crate) inspector: Inspector,
+    pub(crate) driver: DriverHandle,
     pub(crate) observer: ChannelObserver,
     run: Mutex<Run>,
 }
@@ -37,15 +37,15 @@ struct Run {
     _close: oneshot::Sender<()>,
 }
 
-/// Asks the driver of a hub, whichever runs.
+/// A handle of the driver of a hub, whichever runs.
 #[derive(Clone)]
-pub(crate) struct Inspector(Arc<ArcSwap<UnboundedSender<Query>>>);
+pub(crate) struct DriverHandle(Arc<ArcSwap<UnboundedSender<Command>>>);
 
 /// Keeps a cluster in the configuration for an RPC that has chosen it and waits for it (A31, L-27).
 pub(crate) struct ClusterRef {
     cluster: Arc<str>,
     /// The driver that holds it. Another one knows nothing of it.
-    driver: UnboundedSender<Query>,
+    driver: UnboundedSender<Command>,
 }
 
 /// Every hub of the process. Hubs on different runtimes are never shared: one may end before the other.
@@ -71,10 +71,10 @@ impl Hub {
         let asked: Vec<_> = {
             let hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
             let running = hubs.iter().filter_map(Weak::upgrade);
-            running.map(|hub| (hub.plan.target.canonical.clone(), hub.inspector.clone())).collect()
+            running.map(|hub| (hub.plan.target.canonical.clone(), hub.driver.clone())).collect()
         };
-        let answers = asked.into_iter().map(|(target, inspector)| async move {
-            let answer = tokio::time::timeout(STATUS_TIMEOUT, inspector.status()).await;
+        let answers = asked.into_iter().map(|(target, driver)| async move {
+            let answer = tokio::time::timeout(STATUS_TIMEOUT, driver.status()).await;
             answer.unwrap_or_else(|_| {
                 tracing::warn!(%target, "the channel does not say how it is: nothing drives its runtime");
                 None
@@ -117,20 +117,20 @@ impl Hub {
             halt: ArcSwapOption::empty(),
         });
         // The first driver brings the other end.
-        let queries = Arc::new(ArcSwap::from_pointee(unbounded().0));
+        let commands = Arc::new(ArcSwap::from_pointee(unbounded().0));
         let origin = Origin { scheme: plan.credentials.scheme(), authority: authority.clone() };
         let supervisor = Supervisor {
             plan: plan.clone(),
             tls,
             origin,
             shared: shared.clone(),
-            queries: queries.clone(),
+            commands: commands.clone(),
             runtime: runtime.id(),
         };
         let run = Mutex::new(Run::start(supervisor, runtime));
         let observer = ChannelObserver::new(plan.telemetry.as_ref(), &plan.target.canonical);
-        let (scheme, inspector) = (plan.credentials.scheme(), Inspector(queries));
-        Ok(Self { shared, scheme, authority, inspector, observer, run, plan })
+        let (scheme, driver) = (plan.credentials.scheme(), DriverHandle(commands));
+        Ok(Self { shared, scheme, authority, driver, observer, run, plan })
     }
 
     fn is_on(&self, runtime: &runtime::Handle) -> bool {
@@ -155,19 +155,19 @@ impl Run {
 /// A driver answers in microseconds; one that is very busy, in milliseconds.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
-// === impl Inspector ===
+// === impl DriverHandle ===
 
-impl Inspector {
+impl DriverHandle {
     /// Asks for a connection that an RPC needs.
     pub(crate) fn wake(&self, wake: Wake) {
         // A driver that has ended connects to nothing.
-        let _ = self.0.load().unbounded_send(Query::Wake(wake));
+        let _ = self.0.load().unbounded_send(Command::Wake(wake));
     }
 
     /// How the client of the hub is doing; `None` if it has just ended.
     pub(crate) async fn status(&self) -> Option<HubStatus> {
         let (answer, answered) = oneshot::channel();
-        self.0.load().unbounded_send(Query::Status(answer)).ok()?;
+        self.0.load().unbounded_send(Command::Status(answer)).ok()?;
         answered.await.ok()
     }
 }
@@ -176,9 +176,9 @@ impl Inspector {
 
 impl ClusterRef {
     pub(crate) fn new(hub: &Hub, cluster: &Arc<str>) -> Self {
-        let driver = UnboundedSender::clone(&hub.inspector.0.load());
+        let driver = UnboundedSender::clone(&hub.driver.0.load());
         // One that has ended holds nothing, and no RPC waits for it.
-        let _ = driver.unbounded_send(Query::Hold(cluster.clone()));
+        let _ = driver.unbounded_send(Command::Hold(cluster.clone()));
         Self { cluster: cluster.clone(), driver }
     }
 
@@ -189,7 +189,7 @@ impl ClusterRef {
 
 impl Drop for ClusterRef {
     fn drop(&mut self) {
-        let _ = self.driver.unbounded_send(Query::Release(self.cluster.clone()));
+        let _ = self.driver.unbounded_send(Command::Release(self.cluster.clone()));
     }
 }
 

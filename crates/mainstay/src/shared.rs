@@ -72,9 +72,9 @@ pub(crate) enum Halt {
     Crashed(String),
 }
 
-/// A question to the driver.
-pub(crate) enum Query {
-    /// What do you hold, and how are your servers?
+/// A command to the driver, from an RPC or from who looks at the channel.
+pub(crate) enum Command {
+    /// Tell what you hold, and how your servers are.
     Status(oneshot::Sender<HubStatus>),
     /// Keep this cluster in the configuration: an RPC waits for it.
     Hold(Arc<str>),

@@ -25,7 +25,7 @@ use crate::ads::AdsStreams;
 use crate::driver::{Driver, End, QUEUE};
 use crate::guard;
 use crate::http2::Tls;
-use crate::shared::{Halt, Plan, Query, Shared};
+use crate::shared::{Halt, Plan, Command, Shared};
 use crate::intern::Interner;
 use crate::load_reports::Origin;
 use crate::queue;
@@ -40,8 +40,8 @@ pub(crate) struct Supervisor {
     pub(crate) tls: Option<Tls>,
     pub(crate) origin: Origin,
     pub(crate) shared: Arc<Shared>,
-    /// Where questions to the present driver go.
-    pub(crate) queries: Arc<ArcSwap<UnboundedSender<Query>>>,
+    /// Where commands to the present driver go.
+    pub(crate) commands: Arc<ArcSwap<UnboundedSender<Command>>>,
     pub(crate) runtime: runtime::Id,
 }
 
@@ -88,11 +88,11 @@ impl Supervisor {
     }
 
     fn driver(&self) -> Box<Driver> {
-        let Self { plan, tls, origin, shared, queries, runtime } = self;
+        let Self { plan, tls, origin, shared, commands, runtime } = self;
         let (input_sender, inputs) = queue::bounded(QUEUE);
         let (news, connection_news) = unbounded();
         let (ask, asked) = unbounded();
-        queries.store(Arc::new(ask));
+        commands.store(Arc::new(ask));
         Box::new(Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
                 .with_warm_switching(plan.warm_switching)
@@ -111,7 +111,7 @@ impl Supervisor {
             inputs,
             input_sender,
             connection_news,
-            queries: asked,
+            commands: asked,
             shared: shared.clone(),
             observer: XdsObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
             client_stirred: true,
