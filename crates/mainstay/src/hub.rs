@@ -14,7 +14,7 @@ use tokio::sync::{oneshot, watch};
 use crate::error::BuildError;
 use crate::event::EventSource;
 use crate::ledger::Books;
-use crate::load_reports::Origin;
+use crate::orca_oob::BaseUri;
 use crate::shared::{Halt, HubStatus, Plan, Command, Shared};
 use crate::supervisor::Supervisor;
 use crate::telemetry::ChannelObserver;
@@ -118,11 +118,11 @@ impl Hub {
         });
         // The first driver brings the other end.
         let commands = Arc::new(ArcSwap::from_pointee(unbounded().0));
-        let origin = Origin { scheme: plan.credentials.scheme(), authority: authority.clone() };
+        let base_uri = BaseUri { scheme: plan.credentials.scheme(), authority: authority.clone() };
         let supervisor = Supervisor {
             plan: plan.clone(),
             tls,
-            origin,
+            base_uri,
             shared: shared.clone(),
             commands: commands.clone(),
             runtime: runtime.id(),

@@ -254,7 +254,7 @@ mod http_connect;
 mod hub;
 mod intern;
 mod ledger;
-mod load_reports;
+mod orca_oob;
 mod names;
 mod peer;
 mod pulse;

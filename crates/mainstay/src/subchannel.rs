@@ -17,7 +17,7 @@ use crate::guard;
 use crate::http2::Tls;
 use crate::intern::Interner;
 use crate::ledger;
-use crate::load_reports::{self, Origin};
+use crate::orca_oob::{self, BaseUri};
 use crate::request::RequestBody;
 use crate::task::Task;
 use crate::telemetry::{LbObserver, SubchannelObserver};
@@ -35,7 +35,7 @@ pub(crate) struct Subchannels {
     news: UnboundedSender<News>,
     observer: LbObserver,
     uses: BTreeMap<SubchannelId, Use>,
-    origin: Origin,
+    base_uri: BaseUri,
 }
 
 /// The use of a connection by one subchannel.
@@ -43,7 +43,7 @@ struct Use {
     connection: Arc<Connection>,
     observer: SubchannelObserver,
     /// The streams of load reports on it.
-    load_reports: Vec<Task>,
+    orca_oob: Vec<Task>,
 }
 
 // === impl Subchannel ===
@@ -97,13 +97,13 @@ impl Subchannels {
     pub(crate) fn new(
         runtime: runtime::Id,
         tls: Option<Tls>,
-        origin: Origin,
+        base_uri: BaseUri,
         settings: ConnectSettings,
         interner: Interner,
         news: UnboundedSender<News>,
         observer: LbObserver,
     ) -> Self {
-        Self { runtime, tls, settings, interner, news, observer, uses: BTreeMap::new(), origin }
+        Self { runtime, tls, settings, interner, news, observer, uses: BTreeMap::new(), base_uri }
     }
 
     /// Sees what happened to a connection in use.
@@ -138,7 +138,7 @@ impl Host for Subchannels {
         };
         let connection = Connection::join(connection, self.user(id));
         let observer = self.observer.subchannel(&spec.origin, self.tls.is_some());
-        self.uses.insert(id, Use { connection: connection.clone(), observer, load_reports: Vec::new() });
+        self.uses.insert(id, Use { connection: connection.clone(), observer, orca_oob: Vec::new() });
         Subchannel(connection)
     }
 
@@ -149,16 +149,16 @@ impl Host for Subchannels {
     }
 
     fn watch_load(&mut self, id: SubchannelId, period: Duration, sink: LoadSink) {
-        if let Some(Use { connection, load_reports: tasks, .. }) = self.uses.get_mut(&id) {
+        if let Some(Use { connection, orca_oob: tasks, .. }) = self.uses.get_mut(&id) {
             tasks.retain(|task| !task.is_finished());
-            let (origin, connection) = (self.origin.clone(), connection.clone());
-            tasks.push(Task::spawn(load_reports::collect(origin, connection, period, sink)));
+            let (base_uri, connection) = (self.base_uri.clone(), connection.clone());
+            tasks.push(Task::spawn(orca_oob::collect(base_uri, connection, period, sink)));
         }
     }
 
     fn release(&mut self, id: SubchannelId) {
-        if let Some(Use { connection, load_reports, .. }) = self.uses.remove(&id) {
-            drop(load_reports); // Or the connection would never be done.
+        if let Some(Use { connection, orca_oob, .. }) = self.uses.remove(&id) {
+            drop(orca_oob); // Or the connection would never be done.
             connection.leave(&self.user(id));
         }
     }

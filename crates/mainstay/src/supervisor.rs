@@ -27,7 +27,7 @@ use crate::guard;
 use crate::http2::Tls;
 use crate::shared::{Halt, Plan, Command, Shared};
 use crate::intern::Interner;
-use crate::load_reports::Origin;
+use crate::orca_oob::BaseUri;
 use crate::queue;
 use crate::random::Random;
 use crate::subchannel::Subchannels;
@@ -38,7 +38,7 @@ use crate::telemetry::{LbObserver, XdsObserver};
 pub(crate) struct Supervisor {
     pub(crate) plan: Arc<Plan>,
     pub(crate) tls: Option<Tls>,
-    pub(crate) origin: Origin,
+    pub(crate) base_uri: BaseUri,
     pub(crate) shared: Arc<Shared>,
     /// Where commands to the present driver go.
     pub(crate) commands: Arc<ArcSwap<UnboundedSender<Command>>>,
@@ -88,7 +88,7 @@ impl Supervisor {
     }
 
     fn driver(&self) -> Box<Driver> {
-        let Self { plan, tls, origin, shared, commands, runtime } = self;
+        let Self { plan, tls, base_uri, shared, commands, runtime } = self;
         let (input_sender, inputs) = queue::bounded(QUEUE);
         let (news, connection_news) = unbounded();
         let (ask, asked) = unbounded();
@@ -100,7 +100,7 @@ impl Supervisor {
             subchannels: Subchannels::new(
                 *runtime,
                 tls.clone(),
-                origin.clone(),
+                base_uri.clone(),
                 plan.connect,
                 Interner::of(&plan.bootstrap),
                 news,
