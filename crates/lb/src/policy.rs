@@ -36,6 +36,8 @@ pub(crate) mod cds;
 mod child_names;
 mod cluster_impl;
 mod endpoint_policy;
+mod endpoint_sharding;
+mod graceful_switch;
 mod least_request;
 mod outlier_detection;
 mod override_host;
@@ -43,9 +45,7 @@ mod pick_first;
 mod priority;
 mod random_subsetting;
 mod ring_hash;
-mod endpoint_sharding;
 mod round_robin;
-mod graceful_switch;
 mod weighted_round_robin;
 mod weighted_target;
 

@@ -20,17 +20,17 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use crate::body::{Held, ResponseBody};
+use crate::channelz_node;
 use crate::code;
 use crate::connection::WrongName;
 use crate::deadline;
 use crate::failure;
 use crate::hub::{ClusterRef, Hub};
-use crate::ledger;
 use crate::peer::Peer;
 use crate::random::Random;
 use crate::request::{Request, RequestBody};
-use crate::subchannel::Subchannel;
 use crate::shared::Halt;
+use crate::subchannel::Subchannel;
 use crate::telemetry::CallObserver;
 
 /// Carries one RPC to the headers of its response; the body does the rest.
@@ -54,7 +54,7 @@ pub(crate) async fn run(
         observer: hub.observer.begin(&request),
         hub: &hub,
     };
-    let on_channel = hub.shared.books.ledger.begin();
+    let on_channel = hub.shared.channelz.counters.begin();
     // The response takes them over, emptied: whoever reads it finds the peer there, and no new map is made for it.
     let mut extensions = std::mem::take(request.extensions_mut());
     extensions.clear();
@@ -165,7 +165,7 @@ struct Way {
     authority: Option<Authority>,
     deadline: Option<Instant>,
     listeners: Listeners,
-    on_subchannel: ledger::Call,
+    on_subchannel: channelz_node::Call,
     cluster: Arc<str>,
     origin: Arc<Origin>,
     subchannel: Subchannel,
@@ -201,7 +201,7 @@ struct Answer {
     origin: Arc<Origin>,
     timer: Option<Pin<Box<Sleep>>>,
     listeners: Listeners,
-    on_subchannel: ledger::Call,
+    on_subchannel: channelz_node::Call,
 }
 
 enum Step {

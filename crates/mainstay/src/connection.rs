@@ -35,12 +35,12 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::channelz_node::{self, CallCounters, Calls};
 use crate::credentials;
 use crate::disconnect::Disconnect;
 use crate::failure::{self, describe};
 use crate::guard;
 use crate::http2::{self, Address, Ends, Http2Settings, Tls};
-use crate::ledger::{self, Calls, Ledger};
 use crate::pulse::{Order, Pulse};
 use crate::random::Random;
 use crate::request::RequestBody;
@@ -51,7 +51,7 @@ pub(crate) struct Connection {
     /// Set while the connection takes requests.
     socket: ArcSwapOption<Socket>,
     progress: Mutex<Progress>,
-    ledger: Arc<Ledger>,
+    counters: Arc<CallCounters>,
 }
 
 /// An established connection.
@@ -61,7 +61,7 @@ pub(crate) struct Socket {
     /// For channelz, as the following.
     pub(crate) id: i64,
     pub(crate) ends: Ends,
-    /// What was in the books before it was there.
+    /// What was counted before it was there.
     before: Calls,
     /// The authority that was last checked against the certificate, and whether it is the server's. Nearly always the
     /// only one: an endpoint has one host name.
@@ -148,7 +148,12 @@ impl Connection {
                 users: Vec::new(),
                 in_use: None,
             });
-            Arc::new(Self { spec: spec.clone(), socket: ArcSwapOption::empty(), progress, ledger: Ledger::new() })
+            Arc::new(Self {
+                spec: spec.clone(),
+                socket: ArcSwapOption::empty(),
+                progress,
+                counters: CallCounters::new(),
+            })
         });
         let mut progress = lock(&connection.progress);
         if progress.state != Connectivity::Idle {
@@ -218,13 +223,13 @@ impl Connection {
     }
 
     /// Counts the RPCs on it.
-    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
-        &self.ledger
+    pub(crate) fn counters(&self) -> &Arc<CallCounters> {
+        &self.counters
     }
 
     /// The RPCs on this socket only.
     pub(crate) fn calls_on(&self, socket: &Socket) -> Calls {
-        self.ledger.calls().since(socket.before)
+        self.counters.calls().since(socket.before)
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -283,9 +288,9 @@ impl Connection {
         let socket = Socket {
             sender,
             pulse: pulse.clone(),
-            id: ledger::new_id(),
+            id: channelz_node::new_id(),
             ends,
-            before: self.ledger.calls(),
+            before: self.counters.calls(),
             checked: ArcSwapOption::empty(),
         };
         // Declared after `driver`, so that it goes first: `driver` hands back the requests that it did not send, and they

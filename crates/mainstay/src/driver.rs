@@ -15,12 +15,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::ads::{AdsStreams, Service};
+use crate::channelz_node::Calls;
 use crate::connection::News;
 use crate::guard;
-use crate::shared::{HubStatus, Plan, Command, Shared};
-use crate::ledger::Calls;
 use crate::queue;
 use crate::random::Random;
+use crate::shared::{Command, HubStatus, Plan, Shared};
 use crate::subchannel::{Subchannel, Subchannels};
 use crate::task::Task;
 use crate::telemetry::XdsObserver;
@@ -57,7 +57,7 @@ struct Idleness {
     timeout: Duration,
     /// Since when there was no RPC.
     since: Instant,
-    /// What was in the books then.
+    /// What was counted then.
     calls: Calls,
     next_look: Instant,
 }
@@ -195,7 +195,7 @@ impl Driver {
         self.lookups.insert(name, lookup);
     }
 
-    /// Enters a report into the books of whom it concerns.
+    /// Enters a report into the channelz node of whom it concerns.
     fn note(&self, report: &Report) {
         match report {
             Report::Connecting(server)
@@ -211,7 +211,7 @@ impl Driver {
             | Report::DeletionIgnored(server, _)
             | Report::DeletionOver(server, _) => self.streams.note(server, report),
             // The rest is about the whole channel.
-            _ => self.shared.books.note(report),
+            _ => self.shared.channelz.note(report),
         }
     }
 
@@ -234,7 +234,7 @@ impl Driver {
                     resources: client.dump(),
                     servers,
                     shared: self.shared.clone(),
-                    server_books: self.streams.books(),
+                    server_nodes: self.streams.channelz(),
                     connections: self.subchannels.connections(),
                     start: self.start.into_std(),
                     now: self.now(),
@@ -255,7 +255,7 @@ impl Idleness {
     fn new(driver: &Driver) -> Option<Self> {
         let timeout = driver.plan.idle_timeout.filter(|_| driver.plan.connect.enabled)?;
         let now = Instant::now();
-        Some(Self { timeout, since: now, calls: driver.shared.books.ledger.calls(), next_look: now + timeout / 8 })
+        Some(Self { timeout, since: now, calls: driver.shared.channelz.counters.calls(), next_look: now + timeout / 8 })
     }
 
     /// Looks eight times while a channel becomes idle: the counters that RPCs keep anyway tell enough, and RPCs do no
@@ -269,7 +269,7 @@ impl Idleness {
 
     /// Whether nobody has used the channel for long enough.
     fn look(&mut self, shared: &Shared) -> bool {
-        let calls = shared.books.ledger.calls();
+        let calls = shared.channelz.counters.calls();
         self.next_look = Instant::now() + self.timeout / 8;
         let in_use = calls != self.calls || calls.started > calls.succeeded + calls.failed;
         if in_use || shared.changed.receiver_count() > 0 {

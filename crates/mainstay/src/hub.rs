@@ -11,11 +11,11 @@ use mainstay_lb::{Snapshot, Wake};
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 
+use crate::channelz_node::ChannelzNode;
 use crate::error::BuildError;
 use crate::event::EventSource;
-use crate::ledger::Books;
 use crate::orca_oob::BaseUri;
-use crate::shared::{Halt, HubStatus, Plan, Command, Shared};
+use crate::shared::{Command, Halt, HubStatus, Plan, Shared};
 use crate::supervisor::Supervisor;
 use crate::telemetry::ChannelObserver;
 
@@ -113,7 +113,7 @@ impl Hub {
             changed: watch::Sender::new(0),
             events: EventSource::new(),
             progress: ArcSwapOption::empty(),
-            books: Books::new(),
+            channelz: ChannelzNode::new(),
             halt: ArcSwapOption::empty(),
         });
         // The first driver brings the other end.

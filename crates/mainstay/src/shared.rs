@@ -15,11 +15,11 @@ use mainstay_xds::target::Target;
 use tokio::sync::{oneshot, watch};
 
 use crate::ads::AdsLimits;
+use crate::channelz_node::ChannelzNode;
 use crate::connection::{ConnectSettings, Connection};
 use crate::credentials::Credentials;
 use crate::dns::ResolveHost;
 use crate::event::EventSource;
-use crate::ledger::Books;
 use crate::subchannel::Subchannel;
 use crate::telemetry::Telemetry;
 
@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     /// How the last server that was tried is doing, for RPCs that wait for the first configuration in vain.
     pub(crate) progress: ArcSwapOption<String>,
     /// Counts RPCs and keeps what happened, for channelz.
-    pub(crate) books: Books,
+    pub(crate) channelz: ChannelzNode,
     /// Why no driver runs, if none does.
     pub(crate) halt: ArcSwapOption<Halt>,
 }
@@ -93,8 +93,8 @@ pub(crate) struct HubStatus {
     pub(crate) resources: Vec<ResourceStatus>,
     pub(crate) servers: Vec<ServerStatus>,
     pub(crate) shared: Arc<Shared>,
-    /// The books of the servers in use.
-    pub(crate) server_books: HashMap<Arc<ServerConfig>, Arc<Books>>,
+    /// The channelz nodes of the servers in use.
+    pub(crate) server_nodes: HashMap<Arc<ServerConfig>, Arc<ChannelzNode>>,
     pub(crate) connections: Vec<Arc<Connection>>,
     /// When time began for the client, and how long it has lasted.
     pub(crate) start: Instant,

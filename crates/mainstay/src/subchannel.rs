@@ -12,11 +12,11 @@ use mainstay_lb::{Counter, Host, LoadSink, Observation, SubchannelId, Subchannel
 use mainstay_xds::client::Intern;
 use tokio::runtime;
 
+use crate::channelz_node;
 use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User, WrongName};
 use crate::guard;
 use crate::http2::Tls;
 use crate::intern::Interner;
-use crate::ledger;
 use crate::orca_oob::{self, BaseUri};
 use crate::request::RequestBody;
 use crate::task::Task;
@@ -65,8 +65,8 @@ impl Subchannel {
     }
 
     /// Counts an RPC that begins on it.
-    pub(crate) fn begin(&self) -> ledger::Call {
-        self.0.ledger().begin()
+    pub(crate) fn begin(&self) -> channelz_node::Call {
+        self.0.counters().begin()
     }
 }
 
@@ -115,7 +115,7 @@ impl Subchannels {
 
     /// The connections in use, each once.
     pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
-        let found = self.uses.values().map(|used| (used.connection.ledger().id, used.connection.clone()));
+        let found = self.uses.values().map(|used| (used.connection.counters().id, used.connection.clone()));
         let by_id: BTreeMap<_, _> = found.collect();
         by_id.into_values().collect()
     }

@@ -25,11 +25,11 @@ use crate::ads::AdsStreams;
 use crate::driver::{Driver, End, QUEUE};
 use crate::guard;
 use crate::http2::Tls;
-use crate::shared::{Halt, Plan, Command, Shared};
 use crate::intern::Interner;
 use crate::orca_oob::BaseUri;
 use crate::queue;
 use crate::random::Random;
+use crate::shared::{Command, Halt, Plan, Shared};
 use crate::subchannel::Subchannels;
 use crate::telemetry::{LbObserver, XdsObserver};
 

@@ -49,9 +49,9 @@ use mainstay_xds::resource::listener::RouteSource;
 use mainstay_xds::{Time, deps, name};
 use tokio::sync::watch;
 
-use crate::hub::{Hub, DriverHandle};
-use crate::shared::HubStatus;
+use crate::hub::{DriverHandle, Hub};
 use crate::names::ResourceType;
+use crate::shared::HubStatus;
 
 /// What a channel has been told, at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]

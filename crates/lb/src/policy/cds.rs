@@ -6,9 +6,9 @@ use std::sync::Arc;
 use mainstay_xds::deps::{ClusterChildren, ClusterResult, XdsConfig};
 use mainstay_xds::resource::filter::{FilterConfig, HttpFilter};
 
+use super::graceful_switch::{GracefulSwitch, Kind};
 use super::outlier_detection::OutlierDetection;
 use super::priority::{ChildConfig, Priority};
-use super::graceful_switch::{Kind, GracefulSwitch};
 use super::{Cx, Event, LeafCluster, Policy};
 use crate::host::Observation;
 use crate::picker::Picker;

@@ -2,12 +2,12 @@
 
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
+use super::graceful_switch::{GracefulSwitch, Kind};
 use super::least_request::LeastRequest;
 use super::pick_first::PickFirstPolicy;
 use super::random_subsetting::RandomSubsetting;
 use super::ring_hash::RingHash;
 use super::round_robin::RoundRobin;
-use super::graceful_switch::{Kind, GracefulSwitch};
 use super::weighted_round_robin::WeightedRoundRobin;
 use super::weighted_target::WeightedTarget;
 use super::{Cx, Event, Policy};

@@ -9,7 +9,7 @@ use http::HeaderName;
 use mainstay_xds::resource::endpoint::Endpoint;
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
 
-use super::endpoint_sharding::{Member, EndpointSharding, Tally};
+use super::endpoint_sharding::{EndpointSharding, Member, Tally};
 use super::{Cx, Event, Policy, leads_to_any};
 use crate::endpoint::{PriorityConfig, weights};
 use crate::owner::{Owner, Wake};
@@ -38,7 +38,8 @@ impl Policy for RingHash {
     type Config = PriorityConfig;
 
     fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
-        let mut policy = Self { endpoints: EndpointSharding::lazy(cx), sizes: (0, 0), ring: Arc::default(), header: None };
+        let mut policy =
+            Self { endpoints: EndpointSharding::lazy(cx), sizes: (0, 0), ring: Arc::default(), header: None };
         policy.update(cx, config);
         policy
     }
