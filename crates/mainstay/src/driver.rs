@@ -120,7 +120,7 @@ impl Driver {
                 self.streams.close(Service::Lrs, *stream);
             }
             Input::Dns(name, _) => drop(self.lookups.remove(name)),
-            _ => {}
+            Input::Xds(_) | Input::Load(_) | Input::Connectivity(..) | Input::Wake(_) | Input::Timeout => {}
         }
         let now = self.now();
         self.core.handle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels }, input);
@@ -210,8 +210,8 @@ impl Driver {
             | Report::Ignored(server, _)
             | Report::DeletionIgnored(server, _)
             | Report::DeletionOver(server, _) => self.streams.note(server, report),
-            // The rest is about the whole channel.
-            _ => self.shared.channelz.note(report),
+            // About the whole channel.
+            Report::FellBack(..) | Report::Recovered(..) | Report::SecurityIgnored(_) => self.shared.channelz.note(report),
         }
     }
 
@@ -286,7 +286,17 @@ fn progress(report: &Report) -> Option<String> {
         Report::Connected(server) => format!("{} has not answered yet", server.server_uri),
         Report::Answered(server) => format!("{} has not sent everything yet", server.server_uri),
         Report::Unreachable(server, cause, _) => format!("{} cannot be reached: {cause}", server.server_uri),
-        _ => return None,
+        Report::Alive(_)
+        | Report::StreamEnded(..)
+        | Report::FellBack(..)
+        | Report::Recovered(..)
+        | Report::Acked(..)
+        | Report::Nacked(..)
+        | Report::TimedOut(..)
+        | Report::Ignored(..)
+        | Report::DeletionIgnored(..)
+        | Report::DeletionOver(..)
+        | Report::SecurityIgnored(_) => return None,
     })
 }
 
@@ -314,6 +324,13 @@ fn log(target: &str, report: &Report) {
         Report::SecurityIgnored(cluster) => {
             tracing::warn!(target, %cluster, "cluster asks for TLS, which the channel's credentials do not follow");
         }
-        other => tracing::debug!(target, report = ?other, "xDS"),
+        Report::Connecting(_)
+        | Report::Connected(_)
+        | Report::Answered(_)
+        | Report::Alive(_)
+        | Report::StreamEnded(..)
+        | Report::Acked(..)
+        | Report::DeletionIgnored(..)
+        | Report::DeletionOver(..) => tracing::debug!(target, ?report, "xDS"),
     }
 }
