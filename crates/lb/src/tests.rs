@@ -7,6 +7,7 @@ mod decisions;
 mod distribution;
 mod graceful_switch;
 mod handover;
+mod identity;
 mod least_request;
 mod load;
 mod outlier_detection;

@@ -1,6 +1,6 @@
 //! Services that show what the channels of this process do, for any tonic server (gRFC A38).
 //!
-//! Tools such as `grpcdebug` understand both. `mainstay load --admin` serves them, too.
+//! Tools such as `grpcdebug` understand both.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 
 use crate::channelz_node;
 use crate::code;
-use crate::failure;
+use crate::failure::{self, GRPC_STATUS};
 use crate::request::Upload;
 use crate::telemetry::CallObserver;
 
@@ -65,7 +65,7 @@ impl ResponseBody {
 
     /// The status is the last word: with OK the RPC has succeeded, without it it has not.
     fn read_status(&mut self, headers: &HeaderMap) {
-        if let Some(status) = headers.get("grpc-status") {
+        if let Some(status) = headers.get(&GRPC_STATUS) {
             self.end_as(Code::from_bytes(status.as_bytes()), Some(headers));
         }
     }

@@ -19,6 +19,7 @@ use crate::ads::AdsLimits;
 use crate::body::ResponseBody;
 use crate::bootstrap::Bootstrap;
 use crate::call::{self, CallSettings};
+use crate::certificates::CertificateProvider;
 use crate::connection::ConnectSettings;
 use crate::credentials::Credentials;
 use crate::dns::{ResolveHost, Shielded, SystemDns};
@@ -29,6 +30,7 @@ use crate::hub::Hub;
 use crate::shared::Plan;
 use crate::telemetry::Telemetry;
 use crate::throttle::RetryThrottle;
+use crate::tls::OwnProviders;
 use crate::view::{ConfigView, Configs};
 
 /// A channel to the service that an `xds:` target names.
@@ -70,6 +72,7 @@ pub struct ChannelBuilder {
     connect: ConnectSettings,
     warm_switching: Option<Duration>,
     require_xds_security: bool,
+    certificate_providers: OwnProviders,
     ads: AdsLimits,
     telemetry: Option<Telemetry>,
     idle_timeout: Option<Duration>,
@@ -118,6 +121,7 @@ impl Channel {
             },
             warm_switching: Some(Duration::from_secs(5)),
             require_xds_security: false,
+            certificate_providers: OwnProviders::default(),
             ads: AdsLimits {
                 max_response_size: 256 << 20,
                 keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
@@ -293,6 +297,13 @@ impl ChannelBuilder {
         self
     }
 
+    /// Has the application provide the certificates of a certificate provider instance, by the name that the resources of the
+    /// control plane use. It takes the place of an instance of that name in the bootstrap. Of use with [`Credentials::xds`].
+    pub fn certificate_provider(mut self, instance: impl Into<String>, provider: Arc<dyn CertificateProvider>) -> Self {
+        self.certificate_providers.insert(instance.into(), provider);
+        self
+    }
+
     /// Sets how long the channel stays connected without any RPC; 30 minutes by default, forever with `None`.
     ///
     /// After that it lets go of its endpoints, its xDS servers and its configuration. The next RPC, or a look at
@@ -441,7 +452,7 @@ impl ChannelBuilder {
             Some(bootstrap) => bootstrap,
             None => Bootstrap::from_env()?,
         };
-        let bootstrap = bootstrap.core().clone();
+        let bootstrap = self.certificate_providers.announce(bootstrap.core().clone());
         let mut target = Target::resolve(&self.target, &bootstrap).map_err(TargetError::of)?;
         if let Some(authority) = self.authority {
             target.data_plane_authority = authority.into();
@@ -456,6 +467,7 @@ impl ChannelBuilder {
             connect: self.connect,
             warm_switching: self.warm_switching,
             require_xds_security: self.require_xds_security,
+            certificate_providers: self.certificate_providers,
             ads: self.ads,
             telemetry: self.telemetry,
             idle_timeout: self.idle_timeout,

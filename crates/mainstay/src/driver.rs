@@ -8,7 +8,7 @@ use futures_channel::mpsc::UnboundedReceiver;
 use futures_util::StreamExt;
 use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
 use mainstay_xds::Time;
-use mainstay_xds::client::{Event, Report};
+use mainstay_xds::client::{self, Report};
 use mainstay_xds::deps::DnsName;
 use mainstay_xds::lrs;
 use tokio::sync::oneshot;
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::ads::{AdsStreams, Service};
 use crate::channelz_node::Calls;
 use crate::connection::News;
+use crate::event::Event;
 use crate::guard;
 use crate::queue;
 use crate::random::Random;
@@ -114,8 +115,8 @@ impl Driver {
     fn handle(&mut self, input: Input) {
         self.client_stirred |= !matches!(input, Input::Connectivity(..) | Input::Wake(_));
         match &input {
-            Input::Xds(Event::Closed(stream, _)) => self.streams.close(Service::Ads, *stream),
-            Input::Load(Event::Closed(stream, cause)) => {
+            Input::Xds(client::Event::Closed(stream, _)) => self.streams.close(Service::Ads, *stream),
+            Input::Load(client::Event::Closed(stream, cause)) => {
                 tracing::debug!(target = %self.plan.target.canonical, ?cause, "a stream of load reports ended");
                 self.streams.close(Service::Lrs, *stream);
             }
@@ -211,7 +212,9 @@ impl Driver {
             | Report::DeletionIgnored(server, _)
             | Report::DeletionOver(server, _) => self.streams.note(server, report),
             // About the whole channel.
-            Report::FellBack(..) | Report::Recovered(..) | Report::SecurityIgnored(_) => self.shared.channelz.note(report),
+            Report::FellBack(..) | Report::Recovered(..) | Report::SecurityIgnored(_) => {
+                self.shared.channelz.note(report)
+            }
         }
     }
 
@@ -331,6 +334,6 @@ fn log(target: &str, report: &Report) {
         | Report::StreamEnded(..)
         | Report::Acked(..)
         | Report::DeletionIgnored(..)
-        | Report::DeletionOver(..) => tracing::debug!(target, ?report, "xDS"),
+        | Report::DeletionOver(..) => tracing::debug!(target, event = %Event::of(report), "xDS"),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_channel::mpsc::{UnboundedSender, unbounded};
-use http::uri::{Authority, Scheme};
+use http::uri::Authority;
 use mainstay_lb::{Snapshot, Wake};
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
@@ -23,7 +23,6 @@ use crate::telemetry::ChannelObserver;
 pub(crate) struct Hub {
     plan: Arc<Plan>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
     pub(crate) driver: DriverHandle,
     pub(crate) observer: ChannelObserver,
@@ -104,7 +103,7 @@ impl Hub {
 
     fn start(plan: Arc<Plan>, runtime: &runtime::Handle) -> Result<Self, BuildError> {
         let authority = &*plan.target.data_plane_authority;
-        let tls = plan.credentials.for_authority(authority)?;
+        let security = plan.security(authority)?;
         let authority = Authority::try_from(authority)
             .map_err(|error| BuildError::Authority(plan.target.data_plane_authority.to_string(), error))?;
         let shared = Arc::new(Shared {
@@ -118,10 +117,10 @@ impl Hub {
         });
         // The first driver brings the other end.
         let commands = Arc::new(ArcSwap::from_pointee(unbounded().0));
-        let base_uri = BaseUri { scheme: plan.credentials.scheme(), authority: authority.clone() };
+        let base_uri = BaseUri { authority: authority.clone() };
         let supervisor = Supervisor {
             plan: plan.clone(),
-            tls,
+            security,
             base_uri,
             shared: shared.clone(),
             commands: commands.clone(),
@@ -129,8 +128,7 @@ impl Hub {
         };
         let run = Mutex::new(Run::start(supervisor, runtime));
         let observer = ChannelObserver::new(plan.telemetry.as_ref(), &plan.target.canonical);
-        let (scheme, driver) = (plan.credentials.scheme(), DriverHandle(commands));
-        Ok(Self { shared, scheme, authority, driver, observer, run, plan })
+        Ok(Self { shared, authority, driver: DriverHandle(commands), observer, run, plan })
     }
 
     fn is_on(&self, runtime: &runtime::Handle) -> bool {

@@ -237,6 +237,7 @@ mod ads;
 mod body;
 mod call;
 mod calls;
+pub mod certificates;
 mod channel;
 mod channelz_node;
 mod code;
@@ -268,6 +269,7 @@ mod sync;
 mod task;
 mod telemetry;
 mod throttle;
+mod tls;
 
 pub use body::ResponseBody;
 pub use call::WaitForReady;
@@ -277,6 +279,7 @@ pub use dns::{ResolveHost, SystemDns};
 pub use error::{BuildError, TargetError, TargetErrorKind};
 pub use names::{Fault, Locality, ResourceName, ResourceType};
 pub use peer::Peer;
+pub use rustls;
 #[cfg(feature = "opentelemetry")]
 pub use telemetry::{Telemetry, TelemetryBuilder};
 pub use throttle::RetryThrottle;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use envoy_types::pb::envoy::config::core::v3::Node;
-use mainstay_lb::{Snapshot, Wake};
+use mainstay_lb::{Snapshot, Wake, XdsSecurity};
 use mainstay_xds::Time;
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::{ClientSettings, ResourceStatus, ServerStatus};
@@ -17,11 +17,12 @@ use tokio::sync::{oneshot, watch};
 use crate::ads::AdsLimits;
 use crate::channelz_node::ChannelzNode;
 use crate::connection::{ConnectSettings, Connection};
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, CredentialsError};
 use crate::dns::ResolveHost;
 use crate::event::EventSource;
 use crate::subchannel::Subchannel;
 use crate::telemetry::Telemetry;
+use crate::tls::{ChannelSecurity, OwnProviders, Providers};
 
 /// Everything that decides how a hub behaves.
 #[derive(Clone)]
@@ -37,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) warm_switching: Option<Duration>,
     /// Whether clusters are refused whose TLS context the credentials do not follow.
     pub(crate) require_xds_security: bool,
+    /// Certificate providers of the application.
+    pub(crate) certificate_providers: OwnProviders,
     pub(crate) ads: AdsLimits,
     pub(crate) telemetry: Option<Telemetry>,
     /// How long to go on without an RPC.
@@ -117,6 +120,26 @@ impl Shared {
     }
 }
 
+impl Plan {
+    /// What becomes of clusters with a TLS context.
+    pub(crate) fn xds_security(&self) -> XdsSecurity {
+        match (self.credentials.follow_xds(), self.require_xds_security) {
+            (true, _) => XdsSecurity::Follow,
+            (false, true) => XdsSecurity::Refuse,
+            (false, false) => XdsSecurity::Ignore,
+        }
+    }
+
+    pub(crate) fn security(&self, authority: &str) -> Result<ChannelSecurity, CredentialsError> {
+        let tls = self.credentials.for_authority(authority)?;
+        if !self.credentials.follow_xds() {
+            return Ok(ChannelSecurity::Application(tls));
+        }
+        let providers = Providers::new(self.bootstrap.clone(), self.certificate_providers.clone());
+        Ok(ChannelSecurity::Xds { fallback: tls, providers: Arc::new(providers) })
+    }
+}
+
 impl PartialEq for Plan {
     fn eq(&self, other: &Self) -> bool {
         self.target == other.target
@@ -128,6 +151,7 @@ impl PartialEq for Plan {
             && self.connect == other.connect
             && self.warm_switching == other.warm_switching
             && self.require_xds_security == other.require_xds_security
+            && self.certificate_providers == other.certificate_providers
             && self.ads == other.ads
             && self.telemetry == other.telemetry
             && self.idle_timeout == other.idle_timeout

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use futures_channel::mpsc::{UnboundedSender, unbounded};
-use mainstay_lb::ChannelCore;
+use mainstay_lb::{ChannelCore, Snapshot};
 use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -24,7 +24,6 @@ use tokio::time::Instant;
 use crate::ads::AdsStreams;
 use crate::driver::{Driver, End, QUEUE};
 use crate::guard;
-use crate::http2::Tls;
 use crate::intern::Interner;
 use crate::orca_oob::BaseUri;
 use crate::queue;
@@ -32,12 +31,13 @@ use crate::random::Random;
 use crate::shared::{Command, Halt, Plan, Shared};
 use crate::subchannel::Subchannels;
 use crate::telemetry::{LbObserver, XdsObserver};
+use crate::tls::ChannelSecurity;
 
 /// Everything that a driver is made of.
 #[derive(Clone)]
 pub(crate) struct Supervisor {
     pub(crate) plan: Arc<Plan>,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) security: ChannelSecurity,
     pub(crate) base_uri: BaseUri,
     pub(crate) shared: Arc<Shared>,
     /// Where commands to the present driver go.
@@ -88,7 +88,7 @@ impl Supervisor {
     }
 
     fn driver(&self) -> Box<Driver> {
-        let Self { plan, tls, base_uri, shared, commands, runtime } = self;
+        let Self { plan, security, base_uri, shared, commands, runtime } = self;
         let (input_sender, inputs) = queue::bounded(QUEUE);
         let (news, connection_news) = unbounded();
         let (ask, asked) = unbounded();
@@ -96,10 +96,10 @@ impl Supervisor {
         Box::new(Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
                 .with_warm_switching(plan.warm_switching)
-                .with_required_security(plan.require_xds_security),
+                .with_security(plan.xds_security()),
             subchannels: Subchannels::new(
                 *runtime,
-                tls.clone(),
+                security.clone(),
                 base_uri.clone(),
                 plan.connect,
                 Interner::of(&plan.bootstrap),

@@ -262,7 +262,8 @@ fn address(address: SocketAddr) -> pb::Address {
 fn security(security: &Security) -> pb::Security {
     let cipher_suite = security.cipher_suite.map(|name| pb::security::tls::CipherSuite::StandardName(name.to_owned()));
     let remote_certificate = security.certificate.clone();
-    let tls = pb::security::Tls { cipher_suite, local_certificate: Vec::new(), remote_certificate };
+    let tls =
+        pb::security::Tls { cipher_suite, local_certificate: security.local_certificate.clone(), remote_certificate };
     pb::Security { model: Some(pb::security::Model::Tls(tls)) }
 }
 

@@ -20,10 +20,12 @@ mod no_downgrade;
 mod outages;
 mod outlier_detection;
 mod panics;
+mod pki;
 mod proxy;
 mod relay;
 mod retry;
 mod runtimes;
+mod security;
 mod session_affinity;
 #[cfg(feature = "opentelemetry")]
 mod telemetry;

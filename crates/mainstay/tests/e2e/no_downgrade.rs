@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tonic::Code;
 
 use crate::common::{Client, backends, builder, call, client, control_plane, in_time};
-use crate::xds_transport::Authority;
+use crate::pki::Authority;
 
 /// A86, S-31: the endpoint names its proxy.
 #[tokio::test]
@@ -233,7 +233,7 @@ fn secured(backend: &Backend) -> SnapshotBuilder {
     with_cluster(pack_any(context), resources::endpoints("service", [backend.addr()]))
 }
 
-fn with_cluster(transport_socket: Any, endpoints: ClusterLoadAssignment) -> SnapshotBuilder {
+pub(crate) fn with_cluster(transport_socket: Any, endpoints: ClusterLoadAssignment) -> SnapshotBuilder {
     let cluster = Cluster { transport_socket: Some(socket(transport_socket)), ..resources::eds_cluster("service") };
     Snapshot::builder()
         .listener(resources::listener("service", resources::route("service", "service")))
@@ -241,7 +241,7 @@ fn with_cluster(transport_socket: Any, endpoints: ClusterLoadAssignment) -> Snap
         .endpoints(endpoints)
 }
 
-fn socket(config: Any) -> TransportSocket {
+pub(crate) fn socket(config: Any) -> TransportSocket {
     TransportSocket { name: "socket".into(), config_type: Some(ConfigType::TypedConfig(config)) }
 }
 
