@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::choose::Choices;
 use crate::explore::Search;
-use crate::run::{Failure, replay_line};
+use crate::named::replay_line;
+use crate::run::Failure;
 use crate::small;
 use crate::story::STORIES;
 use crate::swarm;
