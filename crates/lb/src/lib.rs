@@ -49,7 +49,6 @@ mod tree;
 
 pub use breaker::{Counter, InFlight};
 pub use call_tracker::{CallTracker, Ending};
-pub use call_tracker::{CallTracker, Ending};
 pub use channel::{Action, ChannelCore, Input};
 pub use filters::{Effect, Injected};
 pub use host::{Context, DetectionMethod, Host, Observation, UnenforcedReason};
