@@ -9,7 +9,7 @@ use crate::choose::{Choices, Recorder, Replayed};
 use crate::invariant::Violation;
 use crate::scenario::Scenario;
 use crate::world::{Event, Stats, World};
-use crate::{small, swarm};
+use crate::{policies, small, swarm};
 
 /// A world in which something did not hold.
 #[derive(Clone, Debug)]
@@ -38,6 +38,9 @@ pub fn scenario(name: &str) -> Option<Scenario> {
 /// If the line cannot be read, or if something does not hold.
 pub fn replay_line(line: &str) -> Result<(Stats, Vec<String>), Box<dyn std::error::Error>> {
     let (name, choices) = line.split_once(':').ok_or("expected NAME: CHOICES")?;
+    if let Some(seed) = name.trim().strip_prefix(policies::NAME) {
+        return Ok(policies::run(seed.parse()?).map(|transcript| (Stats::default(), transcript))?);
+    }
     let scenario = scenario(name.trim()).ok_or_else(|| format!("{:?} is not the name of a world", name.trim()))?;
     Ok(replay(&Arc::new(scenario), &choices.parse()?)?)
 }
