@@ -129,6 +129,7 @@ pub(super) fn run(seed: u64) -> Checked {
     channel.core.release_cluster(now, "secured");
     channel.settle();
     Invariant::Config.holds(!has(&channel), || "a cluster that was released is there".into())?;
+    channel.go_round()?;
     channel.end()
 }
 
@@ -288,6 +289,24 @@ impl Channel {
             _ => "fails".into(),
         };
         Invariant::Traffic.holds(outcome == expected, || format!("{path} {expected}, and not: {decision:?}"))
+    }
+
+    /// Goes to other routes and back again and again: what is kept does not grow with that.
+    fn go_round(&mut self) -> Checked {
+        let mut sizes = Vec::new();
+        for mark in 10..30 {
+            let cluster = if mark % 2 == 0 { "secured" } else { "other" };
+            self.put("shop", &Spec::InlineListener { clusters: vec![cluster.into()], mark });
+            self.respond();
+            self.connect_all(true);
+            self.pass(Duration::from_secs(60));
+            if mark % 2 == 1 && mark > 14 {
+                sizes.push(format!("{:?}", self.core).matches(", ").count());
+            }
+        }
+        let half = sizes.len() / 2;
+        let (before, after) = (sizes[..half].iter().max(), sizes[half..].iter().min());
+        Invariant::Leak.holds(before >= after, || format!("what is kept grows: {sizes:?}"))
     }
 
     fn end(mut self) -> Checked {

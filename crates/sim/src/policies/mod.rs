@@ -24,8 +24,12 @@ pub const SEEDS: u64 = 100 * make::THEMES;
 pub fn run(seed: u64) -> Result<Vec<String>, Box<Failure>> {
     let mut world = world::World::new(seed);
     let aside = retries::run(seed).and_then(|()| retries::race(seed));
-    let aside = aside.and_then(|()| if seed % make::THEMES == 0 { channel::run(seed / make::THEMES) } else { Ok(()) });
-    let outcome = aside.and_then(|()| world.live(EVENTS));
+    let aside =
+        aside.and_then(|()| if seed.is_multiple_of(make::THEMES) { channel::run(seed / make::THEMES) } else { Ok(()) });
+    let outcome = aside.and_then(|()| match seed % LEAKS {
+        0 => world.go_round(),
+        _ => world.live(EVENTS),
+    });
     let transcript = world.transcript;
     match outcome {
         Ok(()) => Ok(transcript),
@@ -38,6 +42,9 @@ pub fn run(seed: u64) -> Result<Vec<String>, Box<Failure>> {
 
 /// What the name of such a world begins with; the seed follows.
 pub(crate) const NAME: &str = "policies-";
+
+/// Of so many lives, one goes round and round.
+const LEAKS: u64 = 26;
 
 /// How much happens in one life.
 const EVENTS: usize = 150;

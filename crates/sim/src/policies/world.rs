@@ -110,6 +110,38 @@ impl World {
         self.shut_down()
     }
 
+    /// Goes through the same configurations again and again: what is kept does not grow with that.
+    pub(super) fn go_round(&mut self) -> Checked {
+        let other = Arc::new(self.maker().config());
+        let first = Arc::clone(&self.config);
+        let mut sizes = Vec::new();
+        for round in 0..24 {
+            for config in [&first, &other, &first] {
+                self.put_in_force(Arc::clone(config))?;
+                for key in self.shell.connections.keys().cloned().collect::<Vec<_>>() {
+                    self.hear(&key, State::Ready)?;
+                }
+                for _ in 0..3 {
+                    let (path, headers) = self.maker().request(&[]);
+                    self.decide(Chosen::default(), Rpc::new(path, headers))?;
+                }
+                while !self.running.is_empty() {
+                    self.end(0, End::Status(0, None))?;
+                }
+                self.now = self.now + Duration::from_secs(2 * 3600);
+                self.timeout()?;
+            }
+            self.waiting.clear();
+            // Numbers grow longer; lists must not.
+            if round >= 4 {
+                sizes.push(format!("{:?}", self.tree).matches(", ").count());
+            }
+        }
+        let half = sizes.len() / 2;
+        let (before, after) = (sizes[..half].iter().max(), sizes[half..].iter().min());
+        Invariant::Leak.holds(before >= after, || format!("what is kept grows: {sizes:?}"))
+    }
+
     fn maker(&mut self) -> Maker<'_> {
         Maker { chance: &mut self.chance, plan: &self.plan }
     }

@@ -158,6 +158,9 @@ pub(in crate::policies) struct Sent {
     pub(in crate::policies) counted: Counted,
 }
 
+/// RPCs by cluster and locality: issued, succeeded, failed, in progress.
+pub(in crate::policies) type Loads = BTreeMap<((String, String), Arc<Locality>), [u64; 4]>;
+
 /// Who counts an RPC.
 #[derive(Clone, Debug, Default)]
 pub(in crate::policies) struct Counted {
@@ -185,7 +188,7 @@ pub(super) struct Pick<'a> {
 
 /// The result of a pick.
 pub(super) enum Picked {
-    Send(Ready, Counted),
+    Send(Box<(Ready, Counted)>),
     Wait(Reason),
     Fail(Reason),
     Drop(Reason),
@@ -237,6 +240,10 @@ impl Pick<'_> {
 }
 
 impl Picked {
+    fn send(ready: &Ready, counted: Counted) -> Self {
+        Self::Send(Box::new((ready.clone(), counted)))
+    }
+
     fn lost() -> Self {
         Self::Wait(Reason { lost: true, ..Reason::default() })
     }
@@ -280,7 +287,7 @@ impl Picker {
     }
 
     pub(super) fn pick(&mut self, args: &mut Pick<'_>) -> Picked {
-        let plain = |ready: &Ready| Picked::Send(ready.clone(), Counted::default());
+        let plain = |ready: &Ready| Picked::send(ready, Counted::default());
         match self {
             Self::Wait(text) => Picked::Wait(Reason::new(text.clone())),
             Self::Fail(text) => Picked::Fail(Reason::new(text.clone())),
@@ -298,7 +305,7 @@ impl Picker {
                 let start = stride(strides.as_deref(), ready.len(), args.books.turns.entry(turn.0).or_default());
                 let mut order = ready[start..].iter().chain(&ready[..start]);
                 order.find(|(ready, _)| args.is_up(ready)).map_or_else(Picked::lost, |(ready, book)| {
-                    Picked::Send(ready.clone(), Counted { book: book.clone(), ..Counted::default() })
+                    Picked::send(ready, Counted { book: book.clone(), ..Counted::default() })
                 })
             }
             Self::Ring { ring, spots, header } => on_ring(ring, spots, header.as_ref(), args),
@@ -321,11 +328,10 @@ impl Picker {
             }
             Self::Override(hosts, child) => in_session(hosts, child, args),
             Self::Cluster { name, note, drops, max, breaker, load, child } => {
-                let mut asked = 0;
                 let mut dropped = None;
-                for (place, drop) in drops.iter().enumerate().filter(|(_, drop)| drop.per_million > 0) {
+                let drawn = drops.iter().enumerate().filter(|(_, drop)| drop.per_million > 0);
+                for (asked, (place, drop)) in drawn.enumerate() {
                     let draw = once(&mut args.rpc.drop_draws, asked, 1_000_000, args.chance);
-                    asked += 1;
                     if draw < u64::from(drop.per_million) {
                         dropped = Some((place, drop.category.clone()));
                         break;
@@ -350,13 +356,14 @@ impl Picker {
                     return Picked::Drop(Reason { leaf: Some(name.clone()), ..Reason::new(text) });
                 }
                 match child.pick(args) {
-                    Picked::Send(ready, counted) => {
+                    Picked::Send(send) => {
+                        let (ready, counted) = *send;
                         *args.books.in_flight.entry(breaker.clone()).or_default() += 1;
                         let locality =
                             |load: &LoadMap| load.localities.get(&ready.addr.key.0).cloned().unwrap_or_default();
                         let load = load.map(|load| (load.of.clone(), locality(load)));
                         let counter = ready.counter;
-                        Picked::Send(ready, Counted { breaker: Some(breaker.clone()), counter, load, ..counted })
+                        Picked::send(&ready, Counted { breaker: Some(breaker.clone()), counter, load, ..counted })
                     }
                     other => other.in_leaf(name, note),
                 }
@@ -382,7 +389,7 @@ fn least(ready: &[(Ready, u64)], choices: u8, args: &mut Pick<'_>) -> Picked {
         Some(at) => {
             let (ready, book) = ready[at].clone();
             *args.books.under_way.entry(book).or_default() += 1;
-            Picked::Send(ready, Counted { under_way: Some(book), ..Counted::default() })
+            Picked::send(&ready, Counted { under_way: Some(book), ..Counted::default() })
         }
     }
 }
@@ -416,7 +423,7 @@ fn on_ring(ring: &[(u64, usize)], spots: &[Spot], header: Option<&HeaderName>, a
         match &spots[*owner] {
             Spot::Ready(ready) if args.is_up(ready) => {
                 args.wake = wake;
-                return Picked::Send(ready.clone(), Counted::default());
+                return Picked::send(ready, Counted::default());
             }
             Spot::Ready(_) if !random => return Picked::lost(),
             Spot::Idle(who) if !random => return Picked::Wait(Reason::waking(Some(*who))),
@@ -442,7 +449,7 @@ fn in_session(hosts: &[SessionHost], child: &mut Picker, args: &mut Pick<'_>) ->
         match &host.link {
             Link::Ready(ready) if args.is_up(ready) => {
                 host.use_for(args);
-                return Picked::Send(ready.clone(), Counted::default());
+                return Picked::send(ready, Counted::default());
             }
             Link::Ready(_) | Link::Connecting => connecting = true,
             Link::Idle | Link::Missing | Link::Unusable => {}
@@ -454,8 +461,8 @@ fn in_session(hosts: &[SessionHost], child: &mut Picker, args: &mut Pick<'_>) ->
         return Picked::Wait(Reason::waking(wake));
     }
     let picked = child.pick(args);
-    if let Picked::Send(ready, _) = &picked
-        && let Some(host) = find(&ready.addr.key.0)
+    if let Picked::Send(send) = &picked
+        && let Some(host) = find(&send.0.addr.key.0)
     {
         host.use_for(args);
     }

@@ -220,7 +220,7 @@ pub(super) fn hash(policies: &[HashPolicy], headers: &HeaderMap, channel_id: u64
             }
         };
         if let Some(result) = result {
-            hash = Some(hash.map_or(result, |before| ((before << 1) | (before >> 63)) ^ result));
+            hash = Some(hash.map_or(result, |before| before.rotate_left(1) ^ result));
         }
         if policy.terminal && hash.is_some() {
             return hash;
@@ -347,7 +347,7 @@ impl Session {
         let texts: Vec<String> = list.iter().map(ToString::to_string).collect();
         let value = STANDARD.encode(format!("{};cluster:{cluster}", texts.join(",")));
         let mut text = format!("{}={value}; HttpOnly", self.cookie.name);
-        if self.cookie.path != "" {
+        if !self.cookie.path.is_empty() {
             text += &format!("; Path={}", self.cookie.path);
         }
         if self.cookie.ttl > Duration::ZERO {

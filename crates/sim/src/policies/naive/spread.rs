@@ -207,9 +207,9 @@ impl Policy for Spread {
                     State::Ready
                 } else if roster.count(State::Failing) > 1 {
                     State::Failing
-                } else if roster.count(State::Connecting) > 0 {
-                    State::Connecting
-                } else if roster.count(State::Failing) == 1 && roster.members.len() > 1 {
+                } else if roster.count(State::Connecting) > 0
+                    || (roster.count(State::Failing) == 1 && roster.members.len() > 1)
+                {
                     State::Connecting
                 } else if roster.count(State::Idle) > 0 {
                     State::Idle

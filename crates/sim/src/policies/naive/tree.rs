@@ -8,11 +8,10 @@ use mainstay_lb::{Observation, Outlook};
 use mainstay_xds::deps::{ClusterChildren, XdsConfig};
 use mainstay_xds::orca::OrcaLoadReport;
 use mainstay_xds::resource::cluster::ClusterKind;
-use mainstay_xds::resource::endpoint::Locality;
 use mainstay_xds::{Choose, Time};
 
 use super::leaf::{Cds, CdsConfig};
-use super::pick::{Chosen, Counted, Pick, Picked, Picker, Reason, Rpc, Sent, Verdict};
+use super::pick::{Chosen, Counted, Loads, Pick, Picked, Picker, Reason, Rpc, Sent, Verdict};
 use super::routes::{Routes, Session, inject};
 use super::switch::Switch;
 use super::{Books, Connections, Env, Key, Policy, State, What, Who, weights};
@@ -32,8 +31,8 @@ pub(in crate::policies) struct Naive {
     secure: bool,
     channel_id: Option<u64>,
     pub(in crate::policies) seen: Vec<Observation>,
-    /// RPCs by locality for load reports: issued, succeeded, failed, in progress.
-    pub(in crate::policies) loads: BTreeMap<((String, String), Arc<Locality>), [u64; 4]>,
+    /// For load reports.
+    pub(in crate::policies) loads: Loads,
     /// Drops for load reports, by category; those of the breaker have none.
     pub(in crate::policies) drops: BTreeMap<(String, String), BTreeMap<String, u64>>,
 }
@@ -265,7 +264,7 @@ impl Naive {
         let picked = node.picker.pick(&mut pick);
         let again = match &picked {
             Picked::Wait(_) | Picked::Fail(_) => true,
-            Picked::Send(..) => chosen.retry.is_some(),
+            Picked::Send(_) => chosen.retry.is_some(),
             Picked::Drop(_) => false,
         };
         if again {
@@ -452,12 +451,7 @@ fn is_below(config: &XdsConfig, name: &str) -> bool {
 }
 
 impl Pick<'_> {
-    fn verdict(
-        self,
-        chosen: &Chosen,
-        picked: Picked,
-        loads: &mut BTreeMap<((String, String), Arc<Locality>), [u64; 4]>,
-    ) -> Verdict {
+    fn verdict(self, chosen: &Chosen, picked: Picked, loads: &mut Loads) -> Verdict {
         let named = |mut reason: Reason| {
             reason.text.push(format!("{:?}", chosen.cluster));
             reason
@@ -466,7 +460,8 @@ impl Pick<'_> {
             Picked::Wait(reason) => Verdict::Wait(named(reason)),
             Picked::Fail(reason) => Verdict::Fail(named(reason)),
             Picked::Drop(reason) => Verdict::Drop(reason),
-            Picked::Send(ready, counted) => {
+            Picked::Send(send) => {
+                let (ready, counted) = *send;
                 self.rpc.forget_locality();
                 if let Some(load) = &counted.load {
                     let load = loads.entry(load.clone()).or_default();
