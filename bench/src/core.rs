@@ -1,7 +1,6 @@
 //! The core of a channel without a shell: bytes of the control plane in, snapshots out.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,6 +10,7 @@ use mainstay_lb::{
     Action, ChannelCore, Connectivity, Context, Counter, Host, Input, Snapshot, Subchannel, SubchannelId,
     SubchannelSpec,
 };
+use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::{ClientSettings, Event, StreamId};
 use mainstay_xds::deps::DepsSettings;
 use mainstay_xds::name::Target;
@@ -18,7 +18,7 @@ use mainstay_xds::{Choose, Time};
 use prost::Message;
 
 use crate::Result;
-use crate::servers::{TARGET, bootstrap};
+use crate::servers::TARGET;
 
 /// A channel core with a control plane that answers each first request from memory.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ pub(crate) struct Random;
 impl Core {
     /// A core that has asked for its resources and was given `answers`.
     pub(crate) fn new(answers: impl IntoIterator<Item = DiscoveryResponse>) -> Result<Self> {
-        let bootstrap = bootstrap(&[SocketAddr::from(([127, 0, 0, 1], 1))])?;
+        let bootstrap = Arc::new(Bootstrap::builder().server(ServerConfig::insecure("127.0.0.1:1")).build()?);
         let target = Target::resolve(TARGET, &bootstrap)?;
         let answers = answers.into_iter().map(|answer| (answer.type_url.clone(), answer.encode_to_vec().into()));
         let mut core = Self {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
-use mainstay::{Channel, Event};
+use mainstay::event::Event;
+use mainstay::{Channel, ResourceType};
 use mainstay_control_plane::resources;
-use mainstay_xds::resource::ResourceType;
 
 use crate::core::{Core, response};
 use crate::plot::{Plot, number};
@@ -130,7 +130,7 @@ async fn settled(channel: &Channel) -> Result<()> {
     let mut events = channel.events();
     let all = async {
         while let Some(event) = events.next().await {
-            if matches!(event, Event::Acked(_, ResourceType::Endpoints, ..)) {
+            if matches!(event, Event::Acked { resource_type: ResourceType::Endpoints, .. }) {
                 return;
             }
         }

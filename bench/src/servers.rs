@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
 
 use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
 use mainstay_control_plane::{ControlPlane, Snapshot, resources};
@@ -76,10 +75,10 @@ pub(crate) fn service(backend: SocketAddr) -> mainstay_control_plane::SnapshotBu
 }
 
 /// A bootstrap with these xDS servers in order.
-pub(crate) fn bootstrap(servers: &[SocketAddr]) -> Result<Arc<Bootstrap>> {
-    let mut builder = Bootstrap::builder().node(Node { id: "bench".into(), ..Default::default() });
+pub(crate) fn bootstrap(servers: &[SocketAddr]) -> Result<Bootstrap> {
+    let mut builder = Bootstrap::builder().node(Node::new("bench"));
     for server in servers {
         builder = builder.server(ServerConfig::insecure(server.to_string()));
     }
-    Ok(Arc::new(builder.build()?))
+    Ok(builder.build()?)
 }

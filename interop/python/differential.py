@@ -3,7 +3,7 @@
 import time
 
 import differences
-from world import CLIENTS, Client, Config, Red, World, eventually, expect, node_of
+from world import CLIENTS, Backend, Client, Config, Red, World, eventually, expect, node_of
 
 TARGET = "xds:///listener_0"
 DIFFERS = "differs"
@@ -68,9 +68,13 @@ class Script(Steps):
         self.step("bad Listener is rejected", "c", self.reject)
         self.step("good Listener again", "a", lambda: primary.set(Config.simple("cluster_2", self.a)))
         self.step("control planes die", "a", self.die, hold=3)
-        self.step("primary returns, changed", "b", self.come_back)
+        self.step("primary returns, changed", "b", lambda: self.start_primary_with(self.b))
+        # The process that goes has said version 1 only, and the one that comes says version 1 of other contents.
+        primary.stop()
+        self.step("primary returns, other contents of the same version", "c", lambda: self.start_primary_with(self.c))
 
         primary.stop()
+        primary.set(Config.simple("cluster_2", self.b))
         fallback.start()
         self.new_clients()
         self.step("start on the fallback", "c", strict=False)
@@ -121,6 +125,6 @@ class Script(Steps):
         self.primary.stop()
         self.fallback.stop()
 
-    def come_back(self) -> None:
-        self.primary.set(Config.simple("cluster_2", self.b))
+    def start_primary_with(self, backend: Backend) -> None:
+        self.primary.set(Config.simple("cluster_2", backend))
         self.primary.start()

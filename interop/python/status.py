@@ -1,10 +1,13 @@
 """Our admin and control services, read by grpcio's own CSDS and channelz clients."""
 
+import concurrent.futures
+import time
+
 import grpc
 from envoy.admin.v3 import config_dump_shared_pb2
 
 from driver import STATE, TestClient, pb
-from world import NODE_ID, Config, GoControlPlane, World, eventually, expect
+from world import NODE_ID, Config, GoControlPlane, Red, World, eventually, expect, free_port
 
 TARGET = "xds:///listener_0"
 
@@ -109,10 +112,54 @@ def control_services(world: World) -> None:
     expect(backend_health(b"", timeout=5) == b"\x08\x01", "SERVING expected")
 
 
-def start(world: World, backend) -> tuple[GoControlPlane, TestClient]:
+def keepalive(world: World) -> None:
+    """A8: a server of grpcio closes connections that are pinged without calls. Ours are not, unless that is asked for."""
+
+    class Echo(grpc.GenericRpcHandler):
+        def service(self, _):
+            return grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+
+    class Backend:
+        address = f"127.0.0.1:{free_port()}"
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2), handlers=[Echo()])
+    server.add_insecure_port(Backend.address)
+    server.start()
+    try:
+        often = ("--qps=1", "--keep_alive_ms=100")
+        quiet = start(world, Backend, often)[1]
+        noisy = start(world, Backend, (*often, "--keep_alive_without_calls=true"))[1]
+        sockets = {client: {eventually(lambda: socket_of(client), within=30)} for client in (quiet, noisy)}
+        for _ in range(60):
+            time.sleep(0.1)
+            for client, seen in sockets.items():
+                try:
+                    seen.add(socket_of(client))
+                except Red:  # Between two connections.
+                    pass
+        expect(len(sockets[quiet]) == 1, f"{len(sockets[quiet])} connections in 6 s, pinged while there are calls")
+        # Otherwise it would not show that pings are counted. After each complaint there are half as many.
+        expect(1 < len(sockets[noisy]) < 8, f"{len(sockets[noisy])} connections in 6 s, pinged without calls")
+        for client in sockets:
+            result = client.accumulated().stats_per_method["UNARY_CALL"].result
+            expect(result[0] >= 3 and set(result) == {0}, f"RPCs failed: {dict(result)}")
+    finally:
+        server.stop(0)
+
+
+def socket_of(client: TestClient) -> int:
+    """The connection of the only endpoint."""
+    data = [channel for channel in client.top_channels() if channel.data.target == TARGET]
+    expect(len(data) == 1 and len(data[0].subchannel_ref) == 1, f"one subchannel expected: {data}")
+    sockets = client.subchannel(data[0].subchannel_ref[0].subchannel_id).socket_ref
+    expect(len(sockets) == 1, f"no connection: {sockets}")
+    return sockets[0].socket_id
+
+
+def start(world: World, backend, flags: tuple = ("--qps=10",)) -> tuple[GoControlPlane, TestClient]:
     control_plane = GoControlPlane(world, Config.simple("cluster_name", backend))
     control_plane.start()
-    return control_plane, TestClient(world, TARGET, world.bootstrap([control_plane.port]), ("--qps=10",))
+    return control_plane, TestClient(world, TARGET, world.bootstrap([control_plane.port]), flags)
 
 
 def listener_of(client: TestClient):
@@ -121,4 +168,9 @@ def listener_of(client: TestClient):
 
 
 STATUS = config_dump_shared_pb2.ClientResourceStatus
-SCENARIOS = {"CSDS": csds, "channelz": channelz, "control services": control_services}
+SCENARIOS = {
+    "CSDS": csds,
+    "channelz": channelz,
+    "control services": control_services,
+    "keepalive at a server of grpcio": keepalive,
+}

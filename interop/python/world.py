@@ -197,6 +197,8 @@ class GoControlPlane:
             [self.world.programs.go_control_plane, f"--port={self.port}"]
         )
         self.process.wait_for("listening")
+        # A new process knows nothing of the one before, and counts from 1 again; so does `mainstay serve`.
+        self._version = 0
         if self.config:
             self.set(self.config)
 

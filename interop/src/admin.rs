@@ -18,7 +18,7 @@ pub(crate) async fn add(router: Router, services: &[&str]) -> (Router, HealthRep
     }
     let mut reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(admin::channelz_v1::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(admin::CHANNELZ_FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
     for service in services.iter().chain(OTHERS) {
         reflection = reflection.with_service_name(*service);

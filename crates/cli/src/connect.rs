@@ -1,6 +1,6 @@
 //! From the name of a target to something that can be called.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, str::FromStr};
 
 use mainstay::{BuildError, Channel, ChannelBuilder, bootstrap::Bootstrap};
 use mainstay_testservice::proto::test_service_client::TestServiceClient;
@@ -48,7 +48,7 @@ pub(crate) struct Options {
     /// Let calls wait for a connection instead of failing while there is none.
     pub(crate) wait_for_ready: bool,
     /// The bootstrap to use in place of the one that the environment names.
-    pub(crate) bootstrap: Option<Arc<Bootstrap>>,
+    pub(crate) bootstrap: Option<Bootstrap>,
 }
 
 /// A channel to `target`. Nothing is sent before the first call.
@@ -67,7 +67,7 @@ pub(crate) fn connect(target: &Target, options: &Options) -> Result<Box<dyn Call
 pub(crate) fn xds_channel(target: &str, options: &Options) -> Result<Channel, Failure> {
     let mut builder = Channel::builder(target).wait_for_ready(options.wait_for_ready);
     if let Some(bootstrap) = &options.bootstrap {
-        builder = builder.bootstrap(Arc::clone(bootstrap));
+        builder = builder.bootstrap(bootstrap.clone());
     }
     build(builder)
 }

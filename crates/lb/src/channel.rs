@@ -21,7 +21,7 @@ use crate::host::{Context, Host, Observation};
 use crate::orca::LoadSink;
 use crate::owner::Wake;
 use crate::snapshot::Snapshot;
-use crate::subchannel::{Connectivity, Subchannel, SubchannelId, SubchannelSpec};
+use crate::subchannel::{Connectivity, Subchannel, SubchannelId, SubchannelSpec, XdsSecurity};
 use crate::tree::Tree;
 
 /// One channel's state, from the bytes of the control plane to the snapshot that RPCs use.
@@ -143,10 +143,10 @@ impl<S: Subchannel> ChannelCore<S> {
         }
     }
 
-    /// See [`Tree::with_required_security`].
+    /// See [`Tree::with_security`].
     #[must_use]
-    pub fn with_required_security(mut self, required: bool) -> Self {
-        self.tree = self.tree.with_required_security(required);
+    pub fn with_security(mut self, security: XdsSecurity) -> Self {
+        self.tree = self.tree.with_security(security);
         self
     }
 

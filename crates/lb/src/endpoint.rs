@@ -11,7 +11,7 @@ use std::sync::Arc;
 use mainstay_xds::Choose;
 use mainstay_xds::resource::endpoint::{Endpoint, EndpointCollection, HealthStatus, Locality};
 use mainstay_xds::resource::lb_policy::LbPolicy;
-use mainstay_xds::resource::tls::HttpConnect;
+use mainstay_xds::resource::tls::{HttpConnect, UpstreamTls};
 
 use crate::subchannel::{Origin, SubchannelSpec};
 
@@ -33,6 +33,8 @@ pub(crate) struct LocalityConfig {
     pub(crate) endpoints: Arc<EndpointCollection>,
     /// The HTTP proxy on the way to its endpoints (A86); none if the cluster wants no proxies.
     pub(crate) http_connect: Option<HttpConnect>,
+    /// How connections to its endpoints are secured (A29).
+    pub(crate) tls: Option<Arc<UpstreamTls>>,
 }
 
 /// An endpoint with where it belongs.
@@ -66,6 +68,7 @@ pub(crate) struct Identity<'a> {
     socket: SocketAddr,
     proxy: Option<SocketAddr>,
     hostname: Option<&'a str>,
+    tls: Option<&'a UpstreamTls>,
 }
 
 /// The addresses of `endpoints` in order, IPv6 and IPv4 in turn, each once.
@@ -189,7 +192,12 @@ impl Address {
 
     /// Where these are equal, policies share a subchannel, wherever their endpoints belong.
     pub(crate) fn identity(&self) -> Identity<'_> {
-        Identity { socket: self.socket(), proxy: self.proxy(), hostname: self.hostname().map(|name| &**name) }
+        Identity {
+            socket: self.socket(),
+            proxy: self.proxy(),
+            hostname: self.hostname().map(|name| &**name),
+            tls: self.locality.tls.as_deref(),
+        }
     }
 
     /// For the shell.
@@ -198,6 +206,7 @@ impl Address {
             address: self.socket(),
             proxy: self.proxy(),
             hostname: self.hostname().cloned(),
+            tls: self.locality.tls.clone(),
             origin: Arc::clone(self.origin()),
         }
     }
@@ -323,6 +332,7 @@ mod tests {
             weight,
             endpoints: Arc::new(EndpointCollection { endpoints }),
             http_connect: None,
+            tls: None,
         })
     }
 

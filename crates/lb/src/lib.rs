@@ -1,5 +1,9 @@
 //! The data-plane core of Mainstay: what an [`XdsConfig`](mainstay_xds::deps::XdsConfig) means for traffic.
 //!
+//! **Unstable.** This crate is a part of [`mainstay`](https://docs.rs/mainstay), published because crates cannot be
+//! published without their dependencies. It makes no semver promises: any release may change or remove anything. Use
+//! `mainstay`, whose API has nothing of this crate in it.
+//!
 //! [`Tree`] is the tree of load-balancing policies. It is driven from outside like the cores of
 //! `mainstay-xds`: configuration, connection states and time go in; connections are asked for
 //! through [`Host`]; what comes out is a [`Snapshot`], an immutable value that decides about an RPC
@@ -16,6 +20,7 @@ mod draws;
 mod endpoint;
 mod filters;
 mod host;
+pub mod identity;
 mod index;
 mod listeners;
 mod orca;
@@ -50,6 +55,6 @@ pub use picker::Outlook;
 pub use retry::{PushBack, Retry};
 pub use rpc::Rpc;
 pub use snapshot::{Chosen, Decision, Failure, SendTo, Snapshot};
-pub use subchannel::{Connectivity, Origin, Subchannel, SubchannelId, SubchannelSpec};
+pub use subchannel::{Connectivity, Origin, Subchannel, SubchannelId, SubchannelSpec, XdsSecurity};
 pub use throttle::RetryThrottle;
 pub use tree::Tree;

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mainstay_xds::resource::endpoint::Locality;
+use mainstay_xds::resource::tls::UpstreamTls;
 
 /// A handle of a connection to one address, as pickers carry it.
 pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
@@ -18,7 +19,7 @@ pub trait Subchannel: Clone + fmt::Debug + Eq + Hash {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubchannelId(pub u64);
 
-/// What a subchannel connects to. Policies that want the same address, proxy and host name share one subchannel, wherever
+/// What a subchannel connects to. Policies that want the same address, proxy, host name and TLS share one, wherever
 /// their endpoints belong: an RPC never waits because an endpoint moved to another locality.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SubchannelSpec {
@@ -28,8 +29,22 @@ pub struct SubchannelSpec {
     pub proxy: Option<SocketAddr>,
     /// `endpoint.hostname`, for TLS server names.
     pub hostname: Option<Arc<str>>,
+    /// The TLS context of its cluster, if the channel follows it and there is one (A29).
+    pub tls: Option<Arc<UpstreamTls>>,
     /// Where in the configuration it belongs; of a shared subchannel, where the first of those belongs that share it.
     pub origin: Arc<Origin>,
+}
+
+/// What a channel makes of the TLS context of a cluster (A29).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum XdsSecurity {
+    /// Connects as its own credentials say, and tells once that the cluster asks for something else.
+    #[default]
+    Ignore,
+    /// Does not use the cluster.
+    Refuse,
+    /// Connects as the cluster asks.
+    Follow,
 }
 
 /// Where in the configuration an endpoint belongs: what metrics tell of it.

@@ -273,7 +273,9 @@ impl Host for FakeHost {
     type Subchannel = Handle;
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Handle {
-        let port = spec.address.port();
+        // Connections to one address that differ in their TLS are told apart by the number that their SNI is.
+        let sni = spec.tls.as_ref().and_then(|tls| tls.sni.as_ref()?.parse::<u16>().ok());
+        let port = spec.address.port() + sni.unwrap_or(0);
         self.log.push(format!("create {port}"));
         let handle = Handle { port, ready: Arc::default() };
         self.live.insert(port, (id, handle.clone()));

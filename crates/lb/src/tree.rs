@@ -21,7 +21,7 @@ use crate::pool::{Handles, Pool};
 use crate::request_hash::random_hash;
 use crate::routing::RouteTable;
 use crate::snapshot::{Content, Failure, Snapshot, Works};
-use crate::subchannel::{Connectivity, Subchannel, SubchannelId};
+use crate::subchannel::{Connectivity, Subchannel, SubchannelId, XdsSecurity};
 use crate::timers::Timers;
 use crate::tree::warm::Warming;
 
@@ -48,7 +48,7 @@ pub struct Tree<S: Subchannel> {
     warming: Option<Warming>,
     warm_bound: Option<Duration>,
     /// Whether clusters that ask for TLS are refused.
-    requires_security: bool,
+    security: XdsSecurity,
     /// Whether RPCs may go by other routes than when [`Tree::poll_clusters_in_use`] was last called.
     rerouted: bool,
     /// Drawn when a route first asks for it.
@@ -100,17 +100,16 @@ impl<S: Subchannel> Tree<S> {
             changed: false,
             warming: None,
             warm_bound: Some(warm::BOUND),
-            requires_security: false,
+            security: XdsSecurity::Ignore,
             rerouted: false,
             channel_id: None,
         }
     }
 
-    /// Refuses clusters that ask for TLS by their transport socket, instead of connecting to their endpoints as the
-    /// credentials of the channel say (A29).
+    /// Says what becomes of clusters that ask for TLS by their transport socket.
     #[must_use]
-    pub fn with_required_security(mut self, required: bool) -> Self {
-        self.requires_security = required;
+    pub fn with_security(mut self, security: XdsSecurity) -> Self {
+        self.security = security;
         self
     }
 
@@ -240,9 +239,9 @@ impl<S: Subchannel> Tree<S> {
             let is_known = config.clusters.contains_key(&name);
             match self.pickers.get(&name).map(|numbered| numbered.number) {
                 Some(number) if wanted || (serves && is_known) => {
-                    self.update_cluster(cx, number, CdsConfig::of(&name, &config, self.requires_security));
+                    self.update_cluster(cx, number, CdsConfig::of(&name, &config, self.security));
                 }
-                None if wanted => self.add_cluster(cx, &name, CdsConfig::of(&name, &config, self.requires_security)),
+                None if wanted => self.add_cluster(cx, &name, CdsConfig::of(&name, &config, self.security)),
                 Some(_) if serves => {} // Still in use.
                 Some(_) => self.remove_cluster(cx, &name),
                 None => {}

@@ -62,7 +62,7 @@ async fn ask(client: &mut TestServiceClient<Channel>) -> Result<String, Failure>
 
 fn client(node: &str, primary: &Server, fallback: &Server) -> Result<TestServiceClient<Channel>, Failure> {
     let bootstrap = Bootstrap::builder()
-        .node(Node { id: node.to_owned(), ..Node::default() })
+        .node(Node::new(node))
         .server(ServerConfig::insecure(primary.addr().to_string()))
         .server(ServerConfig::insecure(fallback.addr().to_string()))
         .build()?;

@@ -13,12 +13,12 @@ use mainstay_lb::{Ending, Listeners, RetryThrottle};
 use tokio::time::{Instant, Sleep};
 use tonic::{Code, Status};
 
-use crate::failure;
+use crate::failure::{self, GRPC_STATUS};
 use crate::ledger;
 use crate::request::Upload;
 use crate::telemetry::CallObserver;
 
-/// What comes back from an endpoint. Ends with DEADLINE_EXCEEDED when the RPC's time is up.
+/// The body of a response. It ends with DEADLINE_EXCEEDED when the time of the RPC is up.
 #[derive(Debug)]
 pub struct ResponseBody {
     incoming: Option<Incoming>,
@@ -64,7 +64,7 @@ impl ResponseBody {
 
     /// The status is the last word: with OK the RPC has succeeded, without it it has not.
     fn read_status(&mut self, headers: &HeaderMap) {
-        if let Some(status) = headers.get("grpc-status") {
+        if let Some(status) = headers.get(&GRPC_STATUS) {
             self.end_as(Code::from_bytes(status.as_bytes()), Some(headers));
         }
     }

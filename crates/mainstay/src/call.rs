@@ -3,19 +3,22 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::header::{HeaderName, SET_COOKIE};
+use http::header::SET_COOKIE;
 use http::uri::Authority;
 use http::{HeaderValue, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{
     Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Listeners, Origin, PushBack, Retry, RetryThrottle,
     Rpc,
 };
 use mainstay_xds::code_of_http_status;
+use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep};
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -24,7 +27,7 @@ use crate::body::{Held, ResponseBody};
 use crate::channel::WaitForReady;
 use crate::connection::WrongName;
 use crate::deadline;
-use crate::failure;
+use crate::failure::{self, GRPC_STATUS};
 use crate::hub::{ClusterRef, Hub};
 use crate::ledger;
 use crate::peer::Peer;
@@ -35,13 +38,17 @@ use crate::supervisor::Halt;
 use crate::telemetry::CallObserver;
 
 /// Carries one RPC to the headers of its response; the body does the rest.
-pub(crate) async fn run(
+///
+/// What can be done at once is done before there is a future: each RPC has it in a box, and small boxes are cheap. For the
+/// same reason whatever most RPCs do not need is in boxes of its own.
+pub(crate) fn run(
     hub: Arc<Hub>,
     settings: CallSettings,
     mut request: http::Request<Body>,
-) -> Result<http::Response<ResponseBody>, Status> {
+) -> impl Future<Output = Result<http::Response<ResponseBody>, Status>> + Send {
     let timeout = deadline::requested(request.headers_mut());
     let wait_for_ready = request.extensions().get::<WaitForReady>().map(|wait| wait.0);
+    let on_channel = hub.shared.books.ledger.begin();
     let mut call = Call {
         start: timeout.map(|_| Instant::now()),
         timeout,
@@ -53,68 +60,75 @@ pub(crate) async fn run(
         resumed: 0,
         retry: None,
         observer: hub.observer.begin(&request),
-        hub: &hub,
+        hub,
     };
-    let on_channel = hub.shared.books.ledger.begin();
     // The response takes them over, emptied: whoever reads it finds the peer there, and no new map is made for it.
     let mut extensions = std::mem::take(request.extensions_mut());
     extensions.clear();
     let mut request = Request::new(request);
-    let (mut refused, mut returns) = (false, 0);
-    loop {
-        let sent = match call.choose(Rpc { path: request.path(), headers: request.headers() }).await {
-            Ok(way) => match call.send(way, &mut request).await {
-                Ok(sent) => sent,
-                Err(status) => return Err(call.fail(status)),
-            },
-            Err(NotSent::Failed(status)) => Sent::Failed(status),
-            // Only a filter ends an RPC well without sending it (S-52).
-            Err(NotSent::Final(status)) if status.code() == Code::Ok => {
-                on_channel.succeed();
-                call.observer.end(Code::Ok, "");
-                return Ok(status.into_http::<Body>().map(|_| ResponseBody::default()));
-            }
-            Err(NotSent::Final(status)) => return Err(call.fail(status)),
-        };
-        let (status, pause) = match sent {
-            Sent::Answered(answer) => match call.pause_after_answer(&answer, &mut request) {
-                Some((code, pause)) => (answer.end(code), pause),
-                None => {
-                    let upload = request.commit();
-                    let Answer { mut response, address, origin, timer, listeners, on_subchannel } = answer;
-                    extensions.insert(Peer::new(address, origin));
-                    extensions.extend(std::mem::take(response.extensions_mut()));
-                    *response.extensions_mut() = extensions;
-                    let observer = std::mem::take(&mut call.observer);
-                    let throttle = call.throttle.take();
-                    let held = Held { listeners, on_channel, on_subchannel, observer, throttle, upload };
-                    return Ok(ResponseBody::of(response, address, timer, held));
+    async move {
+        let (mut refused, mut returns) = (false, 0);
+        loop {
+            // In a block, so that nothing of it is kept while the RPC pauses.
+            let next = {
+                let sent = match call.attempt(&mut request).await {
+                    Ok(exchanged) => call.judge(exchanged, &request),
+                    Err(NotSent::Failed(status)) => Ok(Sent::Failed(status)),
+                    // Only a filter ends an RPC well without sending it (S-52).
+                    Err(NotSent::Final(status)) if status.code() == Code::Ok => {
+                        on_channel.succeed();
+                        call.observer.end(Code::Ok, "");
+                        return Ok(status.into_http::<Body>().map(|_| ResponseBody::default()));
+                    }
+                    Err(NotSent::Final(status)) => Err(status),
+                };
+                match sent {
+                    Ok(Sent::Answered(answer)) => match call.pause_after_answer(&answer, &mut request) {
+                        Some((code, pause)) => Some((answer.end(code), pause)),
+                        None => {
+                            let upload = request.commit();
+                            let Answer { mut response, address, origin, timer, listeners, on_subchannel } = answer;
+                            extensions.insert(Peer::new(address, origin));
+                            extensions.extend(std::mem::take(response.extensions_mut()));
+                            *response.extensions_mut() = extensions;
+                            let observer = std::mem::take(&mut call.observer);
+                            let throttle = call.throttle.take();
+                            let held = Held { listeners, on_channel, on_subchannel, observer, throttle, upload };
+                            return Ok(ResponseBody::of(response, address, timer, held));
+                        }
+                    },
+                    // It never left, or never reached the application, as it met a GOAWAY: it is decided anew. An RPC
+                    // that left is sent again only once, unless its policy allows more (A6).
+                    Ok(Sent::Returned(address)) if returns < MAX_RETURNS => {
+                        returns += 1;
+                        call.observer.end_attempt(Code::Unavailable, &returned(address), true);
+                        None
+                    }
+                    Ok(Sent::Refused(status)) if !refused => {
+                        refused = true;
+                        call.observer.end_attempt(status.code(), status.message(), true);
+                        None
+                    }
+                    Ok(Sent::Returned(address)) => {
+                        let text = format!("{}, {MAX_RETURNS} times over", returned(address));
+                        Some(call.pause_after_failure(Status::unavailable(text), &mut request)?)
+                    }
+                    Ok(Sent::Refused(status) | Sent::Failed(status)) => {
+                        Some(call.pause_after_failure(status, &mut request)?)
+                    }
+                    Err(status) => return Err(call.fail(status)),
                 }
-            },
-            // It never left, or never reached the application, as it met a GOAWAY: it is decided anew. An RPC
-            // that left is sent again only once, unless its policy allows more (A6).
-            Sent::Returned(address) if returns < MAX_RETURNS => {
-                returns += 1;
-                call.observer.end_attempt(Code::Unavailable, &returned(address), true);
+            };
+            match next {
                 // Whoever knows that the connection is gone may wait for this very thread.
-                tokio::task::yield_now().await;
-                continue;
+                None => tokio::task::yield_now().await,
+                Some((status, pause)) => {
+                    call.observer.end_attempt(status.code(), status.message(), false);
+                    if let Err(status) = Box::pin(call.pause(pause, status)).await {
+                        return Err(call.fail(status));
+                    }
+                }
             }
-            Sent::Refused(status) if !refused => {
-                refused = true;
-                call.observer.end_attempt(status.code(), status.message(), true);
-                continue;
-            }
-            Sent::Returned(address) => {
-                let text = format!("{}, {MAX_RETURNS} times over", returned(address));
-                call.pause_after_failure(Status::unavailable(text), &mut request)?
-            }
-            Sent::Refused(status) | Sent::Failed(status) => call.pause_after_failure(status, &mut request)?,
-        };
-        call.observer.end_attempt(status.code(), status.message(), false);
-        // In a box, so that RPCs that need no other attempt have a small future.
-        if let Err(status) = Box::pin(call.pause(pause, status)).await {
-            return Err(call.fail(status));
         }
     }
 }
@@ -129,7 +143,7 @@ pub(crate) struct CallSettings {
     pub(crate) retry_throttle: Option<Arc<RetryThrottle>>,
 }
 
-struct Call<'a> {
+struct Call {
     /// When it began. Most RPCs have no deadline and never look at the clock.
     start: Option<Instant>,
     /// What the caller asked for.
@@ -146,7 +160,7 @@ struct Call<'a> {
     /// Made when the first attempt fails.
     retry: Option<Retry>,
     observer: CallObserver,
-    hub: &'a Hub,
+    hub: Arc<Hub>,
 }
 
 /// Where an RPC goes, taken out of the snapshot.
@@ -156,7 +170,6 @@ struct Way {
     deadline: Option<Instant>,
     listeners: Listeners,
     on_subchannel: ledger::Call,
-    cluster: Arc<str>,
     origin: Arc<Origin>,
     subchannel: Subchannel,
     set_cookie: Option<HeaderValue>,
@@ -200,24 +213,38 @@ enum Step {
     Inject(Vec<Injected>),
 }
 
-impl Call<'_> {
-    /// Decides from the newest snapshot; waits for the next one where it must.
-    async fn choose(&mut self, rpc: Rpc<'_>) -> Result<Way, NotSent> {
-        let chosen = match self.decide(rpc) {
-            Ok(Step::Go(way)) => return Ok(way),
-            // In a box, so that RPCs that need not wait have a small future.
-            Ok(Step::Wait(_)) => Box::pin(self.wait(rpc)).await,
+impl Call {
+    /// Sends the request as the newest snapshot says. Where it must wait for another one, it does so in a box.
+    fn attempt<'a>(&'a mut self, request: &'a mut Request) -> Attempt<'a, impl Exchanging + use<>> {
+        match self.decide(request.rpc()) {
+            Ok(Step::Go(way)) => match self.send(way, request) {
+                Ok(exchange) => Attempt::Sent { exchange },
+                Err(status) => Attempt::Failed { status: Some(status) },
+            },
+            other => Attempt::Waits { attempt: Box::pin(self.attempt_later(other, request)) },
+        }
+    }
+
+    async fn attempt_later(
+        &mut self,
+        step: Result<Step, NotSent>,
+        request: &mut Request,
+    ) -> Result<Exchanged, NotSent> {
+        let way = match step {
+            Ok(Step::Go(way)) => Ok(way),
+            Ok(Step::Wait(_)) => self.wait(request.rpc()).await,
             Ok(Step::Inject(effects)) => {
-                Box::pin(self.inject(effects)).await?;
-                Box::pin(self.wait(rpc)).await
+                self.inject(effects).await?;
+                self.wait(request.rpc()).await
             }
             Err(failure) => Err(failure),
         };
-        if chosen.is_err() {
+        if way.is_err() {
             // A caller that tries again and again must leave time for the connections to be made.
             tokio::task::coop::consume_budget().await;
         }
-        chosen
+        let exchange = self.send(way?, request).map_err(NotSent::Final)?;
+        Ok(exchange.await)
     }
 
     async fn wait(&mut self, rpc: Rpc<'_>) -> Result<Way, NotSent> {
@@ -292,7 +319,7 @@ impl Call<'_> {
         if let Some(cluster) = self.chosen.cluster()
             && !self.held.as_ref().is_some_and(|held| held.is_of(cluster))
         {
-            self.held = Some(ClusterRef::new(self.hub, cluster));
+            self.held = Some(ClusterRef::new(&self.hub, cluster));
         }
     }
 
@@ -327,7 +354,6 @@ impl Call<'_> {
                     sender,
                     authority: to.authority.and_then(|authority| Authority::try_from(authority).ok()),
                     deadline: self.deadline(to.limit),
-                    cluster: Arc::clone(to.cluster),
                     origin: Arc::clone(to.origin),
                     subchannel: to.subchannel.clone(),
                     listeners: to.listeners,
@@ -358,10 +384,9 @@ impl Call<'_> {
         }
     }
 
-    async fn send(&mut self, way: Way, request: &mut Request) -> Result<Sent, Status> {
-        let Way { mut sender, authority, deadline, listeners, on_subchannel, cluster, subchannel, origin, set_cookie } =
-            way;
-        let address = subchannel.address();
+    /// Hands the request to its connection.
+    fn send(&mut self, way: Way, request: &mut Request) -> Result<Exchange<impl Exchanging + use<>>, Status> {
+        let Way { mut sender, authority, deadline, listeners, on_subchannel, subchannel, origin, set_cookie } = way;
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             listeners.withdraw();
@@ -370,31 +395,33 @@ impl Call<'_> {
         let authority = authority.unwrap_or_else(|| self.hub.authority.clone());
         let previous = self.retry.as_ref().map_or(0, Retry::previous_attempts);
         let timeout = left.map(deadline::header_value);
-        let Some(mut attempt) = request.attempt(self.hub.scheme.clone(), authority, timeout, previous) else {
+        let Some(mut attempt) = request.attempt(subchannel.scheme(), authority, timeout, previous) else {
             listeners.withdraw();
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };
         let observer = self.observer.send(attempt.headers_mut());
         attempt.body_mut().observe(observer);
+        // A request that meets the end of its connection may stay in the queue until all senders are gone; this one
+        // goes here.
         let answer = sender.try_send_request(attempt);
-        // A request that meets the end of its connection may stay in the queue until all senders are gone.
-        drop(sender);
-        let mut timer = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        let unanswered = Unanswered(&subchannel);
-        let outcome = tokio::select! {
-            biased;
-            outcome = answer => {
-                std::mem::forget(unanswered);
-                outcome
-            }
-            () = due(&mut timer) => {
-                listeners.end(Ending { code: Code::DeadlineExceeded as u8, trailers: None });
-                return Err(self.expired(&format!("while {address} of cluster {cluster:?} had not answered")));
-            }
+        let timer = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
+        let under_way = UnderWay { address: subchannel.address(), origin, listeners, on_subchannel, set_cookie };
+        Ok(Exchange { answer, timer, unanswered: Some(subchannel), under_way: Some(under_way) })
+    }
+
+    /// What became of a request. In line, as are those that poll for it: each of them would be a copy of the response.
+    #[inline(always)]
+    fn judge(&self, exchanged: Exchanged, request: &Request) -> Result<Sent, Status> {
+        let Exchanged { answer, timer, under_way } = exchanged;
+        let UnderWay { address, origin, listeners, on_subchannel, set_cookie } = under_way;
+        let Some(answer) = answer else {
+            listeners.end(Ending { code: Code::DeadlineExceeded as u8, trailers: None });
+            let cluster = &origin.cluster;
+            return Err(self.expired(&format!("while {address} of cluster {cluster:?} had not answered")));
         };
-        match outcome {
+        match answer {
             // What is no answer of gRPC says no more than its code, whatever comes after the headers.
-            Ok(response) if response.status() != StatusCode::OK && !response.headers().contains_key(GRPC_STATUS) => {
+            Ok(response) if response.status() != StatusCode::OK && !response.headers().contains_key(&GRPC_STATUS) => {
                 let http = response.status();
                 let code = Code::from(i32::from(code_of_http_status(http.as_u16())));
                 listeners.end(Ending { code: code as u8, trailers: Some(response.headers()) });
@@ -515,7 +542,7 @@ impl Call<'_> {
 impl Answer {
     /// The status of a response that has nothing but a status, and that one not OK.
     fn failure(&self) -> Option<Code> {
-        let code = match self.response.headers().get(GRPC_STATUS) {
+        let code = match self.response.headers().get(&GRPC_STATUS) {
             Some(status) => Code::from_bytes(status.as_bytes()),
             None if self.response.body().is_end_stream() => Code::Unknown,
             None => return None,
@@ -532,21 +559,92 @@ impl Answer {
     }
 }
 
-/// A request that waits for its answer. Dropped before that, be it by its deadline or by its caller, it makes the
-/// endpoint suspect.
-struct Unanswered<'a>(&'a Subchannel);
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        self.0.suspect();
+pin_project! {
+    /// An attempt to send a request, and to have an answer.
+    #[project = AttemptProject]
+    enum Attempt<'a, F> {
+        Sent { #[pin] exchange: Exchange<F> },
+        Failed { status: Option<Status> },
+        Waits { attempt: Pin<Box<dyn Future<Output = Result<Exchanged, NotSent>> + Send + 'a>> },
     }
 }
 
-/// Ends when the timer does; never without one.
-async fn due(timer: &mut Option<Pin<Box<Sleep>>>) {
-    match timer {
-        Some(timer) => timer.await,
-        None => std::future::pending().await,
+pin_project! {
+    /// A request that waits for its answer, under its deadline. Dropped without one, be it by its deadline or by its
+    /// caller, it makes the endpoint suspect.
+    struct Exchange<F> {
+        #[pin]
+        answer: F,
+        timer: Option<Pin<Box<Sleep>>>,
+        unanswered: Option<Subchannel>,
+        under_way: Option<UnderWay>,
+    }
+
+    impl<F> PinnedDrop for Exchange<F> {
+        fn drop(this: Pin<&mut Self>) {
+            if let Some(endpoint) = this.project().unanswered {
+                endpoint.suspect();
+            }
+        }
+    }
+}
+
+/// What belongs to a request while it waits for its answer.
+struct UnderWay {
+    address: SocketAddr,
+    origin: Arc<Origin>,
+    listeners: Listeners,
+    on_subchannel: ledger::Call,
+    set_cookie: Option<HeaderValue>,
+}
+
+/// A request that does not wait any more.
+struct Exchanged {
+    /// None if its time was up.
+    answer: Option<Result<http::Response<Incoming>, Undelivered>>,
+    timer: Option<Pin<Box<Sleep>>>,
+    under_way: UnderWay,
+}
+
+/// What hyper does with a request.
+trait Exchanging: Future<Output = Result<http::Response<Incoming>, Undelivered>> + Send {}
+
+impl<T: Future<Output = Result<http::Response<Incoming>, Undelivered>> + Send> Exchanging for T {}
+
+type Undelivered = TrySendError<http::Request<RequestBody>>;
+
+impl<F: Exchanging> Future for Attempt<'_, F> {
+    type Output = Result<Exchanged, NotSent>;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            AttemptProject::Sent { exchange } => exchange.poll(cx).map(Ok),
+            AttemptProject::Failed { status } => Poll::Ready(Err(NotSent::Final(status.take().expect("polled once")))),
+            AttemptProject::Waits { attempt } => attempt.as_mut().poll(cx),
+        }
+    }
+}
+
+impl<F: Exchanging> Future for Exchange<F> {
+    type Output = Exchanged;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = match this.answer.poll(cx) {
+            Poll::Ready(answer) => {
+                *this.unanswered = None;
+                Some(answer)
+            }
+            Poll::Pending => {
+                let Some(timer) = this.timer else { return Poll::Pending };
+                ready!(timer.as_mut().poll(cx));
+                None
+            }
+        };
+        let under_way = this.under_way.take().expect("polled to its end once");
+        Poll::Ready(Exchanged { answer, timer: this.timer.take(), under_way })
     }
 }
 
@@ -556,8 +654,6 @@ fn returned(address: SocketAddr) -> String {
 
 /// How often an RPC brings back its channel. It ends again at once on a runtime that is about to end.
 const MAX_RESUMES: u32 = 3;
-
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// How often an RPC that never left is sent again. The connection that returns it is gone from the next snapshot, so
 /// that once is nearly always enough.

@@ -6,41 +6,46 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use mainstay_lb::{Outlook, RetryThrottle};
+use mainstay_lb::Outlook;
 use mainstay_xds::Backoff;
-use mainstay_xds::bootstrap::{Bootstrap, BootstrapError};
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::DepsSettings;
-use mainstay_xds::name::{Target, TargetError};
+use mainstay_xds::name::Target;
 use tonic::Status;
 use tonic::body::Body;
 use tower_service::Service;
 
 use crate::ads::AdsLimits;
 use crate::body::ResponseBody;
+use crate::bootstrap::Bootstrap;
 use crate::call::{self, CallSettings};
-use crate::config::{ConfigView, Configs};
+use crate::certificates::CertificateProvider;
 use crate::connection::ConnectSettings;
-use crate::credentials::{Credentials, CredentialsError};
+use crate::credentials::Credentials;
 use crate::dns::{ResolveHost, Shielded, SystemDns};
-use crate::events::Events;
+use crate::error::{BuildError, TargetError};
+use crate::event::Events;
 use crate::http2::{Http2Settings, KeepAlive};
 use crate::hub::{Hub, Plan};
 use crate::telemetry::Telemetry;
+use crate::throttle::RetryThrottle;
+use crate::tls::OwnProviders;
+use crate::view::{ConfigView, Configs};
 
 /// A channel to the service that an `xds:` target names.
 ///
-/// Cheap to clone; clones share everything, and so do channels that are built with equal settings.
-/// When the last one is dropped, every stream, task and connection is closed; RPCs under way are
-/// finished first.
+/// It is a tower service, so any tonic-generated client takes it. It is cheap to clone. Clones share everything, and so do
+/// channels that are built with equal settings on one runtime. When the last one is dropped, RPCs under way are finished, and
+/// then every stream, task and connection is closed.
 #[derive(Clone)]
 pub struct Channel {
     hub: Arc<Hub>,
     settings: CallSettings,
 }
 
-/// Put into the extensions of a request: whether this RPC waits for a usable endpoint instead of
-/// failing when there is none. Stronger than [`ChannelBuilder::wait_for_ready`].
+/// Whether an RPC waits for a usable endpoint instead of failing when there is none.
+///
+/// Put it into the extensions of a request. It takes precedence over [`ChannelBuilder::wait_for_ready`].
 ///
 /// ```
 /// let mut request = tonic::Request::new(());
@@ -49,12 +54,25 @@ pub struct Channel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitForReady(pub bool);
 
-/// Settings of a channel. Made by [`Channel::builder`].
+/// The settings of a channel. Made by [`Channel::builder`].
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// # async fn example() -> Result<(), mainstay::BuildError> {
+/// let channel = mainstay::Channel::builder("xds:///greeter")
+///     .wait_for_ready(true)
+///     .keep_alive(Duration::from_secs(30), Duration::from_secs(10))
+///     .xds_connect_timeouts(Duration::from_secs(2), Duration::from_secs(10))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ChannelBuilder {
     target: String,
-    bootstrap: Option<Arc<Bootstrap>>,
+    bootstrap: Option<Bootstrap>,
     credentials: Credentials,
     authority: Option<String>,
     calls: CallSettings,
@@ -64,12 +82,13 @@ pub struct ChannelBuilder {
     connect: ConnectSettings,
     warm_switching: Option<Duration>,
     require_xds_security: bool,
+    certificate_providers: OwnProviders,
     ads: AdsLimits,
     telemetry: Option<Telemetry>,
     idle_timeout: Option<Duration>,
 }
 
-/// What RPCs on a channel can expect: gRPC's connectivity states.
+/// The connectivity states of a channel: what RPCs can expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ChannelState {
@@ -81,39 +100,18 @@ pub enum ChannelState {
     TransientFailure,
 }
 
-/// Why a channel cannot be made.
-#[derive(thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// There is no usable bootstrap.
-    #[error(transparent)]
-    Bootstrap(#[from] BootstrapError),
-    /// The target cannot be used.
-    #[error(transparent)]
-    Target(#[from] TargetError),
-    /// The credentials do not fit the target.
-    #[error(transparent)]
-    Credentials(#[from] CredentialsError),
-    /// The authority cannot stand in a request.
-    #[error("{0:?} cannot be the :authority of a request: {1}")]
-    Authority(String, #[source] http::uri::InvalidUri),
-    /// Channels need a tokio runtime to run on.
-    #[error("no tokio runtime: make the channel inside one, for example in a function under #[tokio::main]")]
-    NoRuntime,
-}
-
 // === impl Channel ===
 
 impl Channel {
-    /// A channel with the bootstrap from the environment (`GRPC_XDS_BOOTSTRAP` or
-    /// `GRPC_XDS_BOOTSTRAP_CONFIG`), plaintext to the endpoints, and defaults for the rest.
+    /// Creates a channel with the bootstrap from the environment, plaintext to the endpoints, and defaults for the rest.
     ///
-    /// It connects in the background; RPCs wait until there is a configuration.
+    /// The bootstrap is the file that `GRPC_XDS_BOOTSTRAP` names, or the JSON in `GRPC_XDS_BOOTSTRAP_CONFIG`. The channel
+    /// connects in the background, and RPCs wait until there is a configuration.
     pub fn new(target: impl Into<String>) -> Result<Self, BuildError> {
         Self::builder(target).build()
     }
 
-    /// A channel with settings of your own.
+    /// Returns a builder for a channel with settings of your own.
     pub fn builder(target: impl Into<String>) -> ChannelBuilder {
         ChannelBuilder {
             target: target.into(),
@@ -133,6 +131,7 @@ impl Channel {
             },
             warm_switching: Some(Duration::from_secs(5)),
             require_xds_security: false,
+            certificate_providers: OwnProviders::default(),
             ads: AdsLimits {
                 max_response_size: 256 << 20,
                 keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
@@ -142,20 +141,29 @@ impl Channel {
         }
     }
 
-    /// The target in canonical form.
+    /// Returns the target in canonical form, such as `xds:///greeter`.
     pub fn target(&self) -> &str {
         self.hub.target()
     }
 
-    /// What RPCs can expect right now.
+    /// Returns what RPCs can expect right now.
     pub fn state(&self) -> ChannelState {
-        self.hub.shared.snapshot.load().outlook().into()
+        ChannelState::of(self.hub.shared.snapshot.load().outlook())
     }
 
-    /// Waits until the channel takes RPCs, however long that may be. Nobody has to: RPCs wait by themselves.
+    /// Waits until the channel takes RPCs, however long that may be. Calling it is optional: RPCs wait by themselves.
     ///
-    /// It has the form of tower's `ServiceExt::ready`, which is done at once on this channel, so that code that calls
-    /// that one compiles and waits for what it means.
+    /// It has the form of tower's `ServiceExt::ready`, which is done at once on this channel, so that code that calls that one
+    /// compiles and waits for what it means.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// # async fn example(mut channel: mainstay::Channel) -> Result<(), Box<dyn std::error::Error>> {
+    /// tokio::time::timeout(Duration::from_secs(10), channel.ready()).await??;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn ready(&mut self) -> Result<&mut Self, Status> {
         // Listen first, then look: a snapshot that comes in between is not missed.
         let mut published = self.hub.shared.published.subscribe();
@@ -167,20 +175,23 @@ impl Channel {
         Ok(self)
     }
 
-    /// What the xDS side of this channel does from now on: connects, falls back, rejects, recovers.
-    /// The first caller also hears what has happened since the channel was made.
+    /// Returns the events of the xDS side of this channel from now on: it connects, falls back, rejects, recovers.
+    ///
+    /// The first caller also hears what has happened since the channel was made. See [`event`](crate::event).
     pub fn events(&self) -> Events {
         self.hub.shared.events.listen()
     }
 
-    /// What the channel has been told so far, and by whom. Wakes up a channel that is idle. `None` if its runtime has
-    /// ended and there is no other one here.
+    /// Returns what the channel has been told so far, and by whom. See [`view`](crate::view).
+    ///
+    /// A channel that is idle starts again. Returns `None` if the runtime of the channel has ended and this is not called on
+    /// another one.
     pub async fn config(&self) -> Option<ConfigView> {
         self.hub.resume().ok()?;
-        self.hub.inspector.status().await.map(ConfigView::from)
+        self.hub.inspector.status().await.map(ConfigView::of)
     }
 
-    /// What the channel has been told, now and whenever it changes. The channel does not become idle meanwhile.
+    /// Returns what the channel has been told, now and whenever it changes. The channel does not become idle meanwhile.
     pub fn configs(&self) -> Configs {
         // If it cannot go on, the first view says so.
         let _ = self.hub.resume();
@@ -211,8 +222,8 @@ impl fmt::Debug for Channel {
 
 // === impl ChannelState ===
 
-impl From<Outlook> for ChannelState {
-    fn from(outlook: Outlook) -> Self {
+impl ChannelState {
+    fn of(outlook: Outlook) -> Self {
         match outlook {
             Outlook::Send => Self::Ready,
             Outlook::Wait => Self::Connecting,
@@ -221,127 +232,134 @@ impl From<Outlook> for ChannelState {
     }
 }
 
-// === impl BuildError ===
-
-impl fmt::Debug for BuildError {
-    /// The text: it is what a `main` that ends with `?` prints.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 // === impl ChannelBuilder ===
 
 impl ChannelBuilder {
-    /// Use this bootstrap instead of the environment's.
-    pub fn bootstrap(mut self, bootstrap: impl Into<Arc<Bootstrap>>) -> Self {
-        self.bootstrap = Some(bootstrap.into());
+    /// Sets the bootstrap. By default it comes from the environment.
+    pub fn bootstrap(mut self, bootstrap: Bootstrap) -> Self {
+        self.bootstrap = Some(bootstrap);
         self
     }
 
-    /// How connections to endpoints are secured; plaintext by default.
+    /// Sets how connections to endpoints are secured; plaintext by default.
     pub fn credentials(mut self, credentials: Credentials) -> Self {
         self.credentials = credentials;
         self
     }
 
-    /// Use this `:authority`, also to choose the virtual host, instead of the target's.
+    /// Sets the `:authority` of RPCs, which also chooses the virtual host. By default it is that of the target.
     pub fn authority(mut self, authority: impl Into<String>) -> Self {
         self.authority = Some(authority.into());
         self
     }
 
-    /// Whether RPCs wait for a usable endpoint instead of failing when there is none. Off by default.
+    /// Sets whether RPCs wait for a usable endpoint instead of failing when there is none; off by default.
+    ///
+    /// [`WaitForReady`] decides it for a single RPC.
     pub fn wait_for_ready(mut self, wait: bool) -> Self {
         self.calls.wait_for_ready = wait;
         self
     }
 
-    /// Whether the retry policies that the control plane puts on routes are followed; they are by default. RPCs that
-    /// no endpoint has seen are sent again in any case.
+    /// Sets whether the channel follows the retry policies of routes (gRFC A44); on by default.
+    ///
+    /// RPCs that no endpoint has seen are sent again in any case.
     pub fn retries(mut self, follow: bool) -> Self {
         self.calls.retries = follow;
         self
     }
 
-    /// Stops retries while too many attempts fail, so that they do not keep an endpoint down that has too much to do
-    /// (A6). Off by default: the control plane has no word for it. RPCs that succeed count, and attempts that fail in a
-    /// way that their policy retries, over all methods and clones of the channel.
+    /// Stops retries while too many attempts fail, so that they do not keep an overloaded endpoint down (gRFC A6).
+    ///
+    /// Off by default: xDS has no word for it. All methods and clones of the channel are counted together.
     pub fn retry_throttle(mut self, throttle: RetryThrottle) -> Self {
-        self.calls.retry_throttle = Some(Arc::new(throttle));
+        self.calls.retry_throttle = Some(Arc::new(throttle.into_core()));
         self
     }
 
-    /// Use this resolver for DNS names.
+    /// Sets the resolver for DNS names; [`SystemDns`] by default.
     pub fn dns(mut self, dns: impl ResolveHost) -> Self {
         self.dns = Some(Arc::new(Shielded(dns)));
         self
     }
 
-    /// Never connects to an endpoint: for tools that look at [`Channel::config`] only. RPCs wait for their deadlines.
+    /// Never connects to an endpoint, for tools that only look at [`Channel::config`]. RPCs wait for their deadlines.
     pub fn without_endpoints(mut self) -> Self {
         self.connect.enabled = false;
         self
     }
 
-    /// How long new routes may wait until the clusters that they bring in are connected, while RPCs go by the routes
-    /// before; 5 s by default. Endpoints that an update replaces altogether serve as long while the new ones connect.
-    /// `None` lets both take effect at once, and RPCs wait for the connections.
+    /// Sets how long new routes may wait until the clusters that they bring in are connected; 5 s by default.
+    ///
+    /// Until then RPCs follow the routes before. Endpoints that an update replaces altogether serve as long while the new ones
+    /// connect. With `None` updates take effect at once, and RPCs wait for the connections.
     pub fn warm_switching(mut self, bound: Option<Duration>) -> Self {
         self.warm_switching = bound;
         self
     }
 
-    /// Whether clusters are refused that ask for TLS in their `transport_socket`. No [`Credentials`] follow that yet, so
-    /// such a cluster is otherwise connected to as the credentials of the channel say, with a warning and
-    /// [`Event::SecurityIgnored`]. Off by default, as in gRPC, where credentials that are not for xDS ignore it (A29).
+    /// Sets whether clusters are refused that ask for TLS in their `transport_socket` (gRFC A29); off by default.
     ///
-    /// [`Event::SecurityIgnored`]: crate::Event
+    /// No [`Credentials`] follow such a request yet. While this is off, such a cluster is connected to as the credentials of
+    /// the channel say, with a warning and [`Event::SecurityIgnored`](crate::event::Event::SecurityIgnored).
     pub fn require_xds_security(mut self, require: bool) -> Self {
         self.require_xds_security = require;
         self
     }
 
-    /// How long the channel stays connected without any RPC; 30 minutes by default, `None` for ever. Then it lets go of its
-    /// endpoints and xDS servers, and of its configuration; the next RPC, or a look at [`Channel::config`], fetches them
-    /// anew. Whoever must go on without a control plane after such a pause turns it off.
+    /// Has the application provide the certificates of a certificate provider instance, by the name that the resources of the
+    /// control plane use. It takes the place of an instance of that name in the bootstrap. Of use with [`Credentials::xds`].
+    pub fn certificate_provider(mut self, instance: impl Into<String>, provider: Arc<dyn CertificateProvider>) -> Self {
+        self.certificate_providers.insert(instance.into(), provider);
+        self
+    }
+
+    /// Sets how long the channel stays connected without any RPC; 30 minutes by default, forever with `None`.
+    ///
+    /// After that it lets go of its endpoints, its xDS servers and its configuration. The next RPC, or a look at
+    /// [`Channel::config`], fetches them again. Turn it off if the channel must work without a control plane after such a pause.
     pub fn idle_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.idle_timeout = timeout;
         self
     }
 
-    /// How long one attempt to connect to an endpoint may take; 20 s by default.
+    /// Sets how long one attempt to connect to an endpoint may take; 20 s by default.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect.timeout = timeout;
         self
     }
 
-    /// Keepalive of the connections to endpoints: while there are calls, a ping each `interval` without a word from the
-    /// endpoint; lost after `timeout` without an answer. Off by default: servers may refuse it, and an endpoint to which
-    /// calls run out of time is asked anyway ([`ChannelBuilder::silence_timeout`]). An endpoint that complains of too many
-    /// pings gets half as many from then on (A8).
+    /// Turns on keepalive for connections to endpoints; off by default.
+    ///
+    /// While there are calls, an endpoint from which nothing came for `interval` is pinged, and its connection is closed after
+    /// `timeout` without an answer. Servers may refuse frequent pings; one that complains gets half as many from then on
+    /// (gRFC A8). An endpoint to which calls run out of time is pinged anyway: see [`ChannelBuilder::silence_timeout`].
     pub fn keep_alive(mut self, interval: Duration, timeout: Duration) -> Self {
         self.connect.http2.keep_alive = Some(KeepAlive { interval, timeout });
         self
     }
 
-    /// Whether [`ChannelBuilder::keep_alive`] goes on while there are no calls. Off by default: servers count such pings
-    /// and close the connection, unless they are told to permit them.
+    /// Sets whether [`ChannelBuilder::keep_alive`] goes on while there are no calls; off by default.
+    ///
+    /// Servers count such pings and close the connection, unless they are told to permit them.
     pub fn keep_alive_without_calls(mut self, ping: bool) -> Self {
         self.connect.http2.keep_alive_without_calls = ping;
         self
     }
 
-    /// How long an endpoint may say nothing at all after a call to it ran out of time or was cancelled; 5 s by default. It
-    /// is pinged meanwhile. Then its connection is given up, and calls go elsewhere.
+    /// Sets how long an endpoint may stay silent after a call to it ran out of time or was cancelled; 5 s by default.
+    ///
+    /// It is pinged meanwhile. If nothing comes, its connection is closed, and calls go elsewhere.
     pub fn silence_timeout(mut self, timeout: Duration) -> Self {
         self.connect.silence = timeout;
         self
     }
 
-    /// How many bytes an endpoint may send before somebody reads them: for one call, and for all calls on a connection;
-    /// 1 MiB and 2 GiB by default. Calls that nobody reads fill the second one, and then hold up all others on the same
-    /// connection: it should be far above the first.
+    /// Sets how many bytes an endpoint may send before somebody reads them, for one call and for all calls on a connection;
+    /// 1 MiB and 2 GiB by default.
+    ///
+    /// Calls that nobody reads fill the window of the connection and then hold up all others on it: it should be far larger
+    /// than that of a call.
     pub fn windows(mut self, stream: u32, connection: u32) -> Self {
         let largest = Http2Settings::default().connection_window;
         self.connect.http2.stream_window = stream.min(largest);
@@ -349,35 +367,37 @@ impl ChannelBuilder {
         self
     }
 
-    /// The largest headers or trailers that an endpoint may send; 1 MiB by default. Larger ones fail their call.
+    /// Sets the largest headers or trailers that an endpoint may send; 1 MiB by default. Larger ones fail their call.
     pub fn max_header_list_size(mut self, bytes: u32) -> Self {
         self.connect.http2.max_header_list_size = bytes;
         self
     }
 
-    /// How long connecting to an xDS server may take: while another one is next in the list (5 s by
-    /// default), and for the last one (20 s).
+    /// Sets how long connecting to an xDS server may take: `next` while another one is next in the list, 5 s by default, and
+    /// `last` for the last one, 20 s by default.
     pub fn xds_connect_timeouts(mut self, next: Duration, last: Duration) -> Self {
         self.client.connect_timeout = next;
         self.client.last_connect_timeout = last;
         self
     }
 
-    /// Least time between two good lookups of one DNS name, however many connections fail meanwhile; 30 s by default.
+    /// Sets the least time between two successful lookups of one DNS name, however many connections fail meanwhile; 30 s by
+    /// default.
     pub fn min_dns_interval(mut self, interval: Duration) -> Self {
         self.deps.min_resolution_interval = interval;
         self
     }
 
-    /// Look up the names of LOGICAL_DNS clusters again this long after each answer. Off by default: they are looked up
-    /// again when connections fail.
+    /// Looks up the names of LOGICAL_DNS clusters again this long after each answer.
+    ///
+    /// Off by default: they are looked up again when connections fail.
     pub fn dns_refresh(mut self, interval: Duration) -> Self {
         self.deps.resolution_refresh = Some(interval);
         self
     }
 
-    /// First and longest pause between attempts to connect, to endpoints and to xDS servers, and between lookups that
-    /// fail; 1 s and 120 s by default, and 30 s at most for xDS servers.
+    /// Sets the first and the longest backoff between attempts to connect and between lookups that fail; 1 s and 120 s by
+    /// default, and 1 s and 30 s for xDS servers.
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
         self.connect.backoff = Backoff::new(base, max);
         self.deps.resolution_backoff = Backoff::new(base, max);
@@ -386,62 +406,64 @@ impl ChannelBuilder {
         self
     }
 
-    /// A channel that lacks nothing comes back to an xDS server that it lost after a random part of this time, so that
-    /// many do not come in the same instant; 2 s by default, zero for at once.
+    /// Sets the time over which channels come back to an xDS server that they lost; 2 s by default, zero for at once.
+    ///
+    /// A channel that lacks nothing waits for a random part of it, so that many channels do not come in the same instant.
     pub fn reconnect_spread(mut self, spread: Duration) -> Self {
         self.client.reconnect_spread = spread;
         self
     }
 
-    /// Least time between two load reports, whatever the xDS server asks for; 1 s by default.
+    /// Sets the least time between two load reports, whatever the xDS server asks for; 1 s by default.
     pub fn min_load_report_interval(mut self, interval: Duration) -> Self {
         self.client.min_load_report_interval = interval;
         self
     }
 
-    /// How long an xDS server may take to send a resource before it counts as not existing; 15 s by default.
+    /// Sets how long an xDS server may take to send a resource before the resource counts as not existing; 15 s by default.
     pub fn resource_timeout(mut self, timeout: Duration) -> Self {
         self.client.resource_timeout = timeout;
         self
     }
 
-    /// Treat an xDS server that owes an answer and says nothing on a new stream for this long as unreachable, even if it
-    /// shows that it is alive. Off by default: one that shows no sign of life is left after about 10 s.
+    /// Treats an xDS server that owes an answer and says nothing on a new stream for this long as unreachable, even if it shows
+    /// that it is alive.
+    ///
+    /// Off by default: a server that shows no sign of life is left after about 10 s.
     pub fn silent_stream_timeout(mut self, timeout: Duration) -> Self {
         self.client.silent_stream_timeout = Some(timeout);
         self
     }
 
-    /// The largest response that an xDS server may send; 256 MiB by default.
+    /// Sets the largest response that an xDS server may send; 256 MiB by default.
     pub fn max_xds_response_size(mut self, bytes: usize) -> Self {
         self.ads.max_response_size = bytes;
         self
     }
 
-    /// Keepalive of the connections to xDS servers: a ping each `interval`, lost after `timeout`
-    /// without an answer; 300 s and 20 s by default. Servers may refuse shorter intervals.
+    /// Sets the keepalive of connections to xDS servers: they are pinged every `interval` and closed after `timeout` without an
+    /// answer; 300 s and 20 s by default. Servers may refuse shorter intervals.
     pub fn xds_keep_alive(mut self, interval: Duration, timeout: Duration) -> Self {
         self.ads.keep_alive = KeepAlive { interval, timeout };
         self
     }
 
-    /// Sends metrics and traces there; off by default.
+    /// Sets where metrics and traces are sent; nowhere by default.
     #[cfg(feature = "opentelemetry")]
     pub fn telemetry(mut self, telemetry: Telemetry) -> Self {
         self.telemetry = Some(telemetry);
         self
     }
 
-    /// Makes the channel and starts it in the background.
+    /// Creates the channel and starts it in the background.
     pub fn build(self) -> Result<Channel, BuildError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
         let bootstrap = match self.bootstrap {
             Some(bootstrap) => bootstrap,
-            None => {
-                Arc::new(Bootstrap::from_vars(|name| std::env::var(name).ok(), |path| std::fs::read_to_string(path))?)
-            }
+            None => Bootstrap::from_env()?,
         };
-        let mut target = Target::resolve(&self.target, &bootstrap)?;
+        let bootstrap = self.certificate_providers.announce(bootstrap.core().clone());
+        let mut target = Target::resolve(&self.target, &bootstrap).map_err(TargetError::of)?;
         if let Some(authority) = self.authority {
             target.data_plane_authority = authority.into();
         }
@@ -455,6 +477,7 @@ impl ChannelBuilder {
             connect: self.connect,
             warm_switching: self.warm_switching,
             require_xds_security: self.require_xds_security,
+            certificate_providers: self.certificate_providers,
             ads: self.ads,
             telemetry: self.telemetry,
             idle_timeout: self.idle_timeout,

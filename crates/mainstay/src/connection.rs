@@ -14,7 +14,8 @@
 //! Threads meet in two places. `progress` is behind a lock, under which states are both changed and told, so that all
 //! users hear them in order; a task runs exactly while the state is not IDLE, since only the change from IDLE starts one,
 //! under that lock, and only the end of the task changes back. `socket` is one atomic pointer, set before READY is told
-//! and cleared before any other state is: an RPC sees a sender or none, and one that comes too late gets its request back.
+//! and cleared before any other state is, or with the last user: an RPC sees a sender or none, and one that comes too late
+//! gets its request back.
 //!
 //! Channels that want the same address with the same credentials and settings use one connection; each hears its
 //! states. One task carries a connection from CONNECTING back to IDLE and ends there; an idle one costs no task.
@@ -29,6 +30,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
 use futures_channel::mpsc::UnboundedSender;
+use http::uri::Scheme;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{Connectivity, SubchannelId};
 use mainstay_xds::Backoff;
@@ -36,14 +38,14 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::credentials;
 use crate::failure::{self, describe};
 use crate::guard;
-use crate::http2::{self, Address, Ends, Http2Settings, Tls};
+use crate::http2::{self, Address, ConnectError, Ends, Http2Settings};
 use crate::ledger::{self, Calls, Ledger};
-use crate::pulse::{Order, Pulse};
+use crate::pulse::Pulse;
 use crate::random::Random;
 use crate::request::RequestBody;
+use crate::tls::{self, TransportSecurity};
 
 /// A connection to one address.
 pub(crate) struct Connection {
@@ -58,9 +60,13 @@ pub(crate) struct Connection {
 pub(crate) struct Socket {
     sender: SendRequest<RequestBody>,
     pulse: Arc<Pulse>,
+    /// Where its task runs.
+    runtime: runtime::Handle,
     /// For channelz, as the following.
     pub(crate) id: i64,
     pub(crate) ends: Ends,
+    /// Whether an authority other than the channel's must be in the certificate (S-33, S-34).
+    checks_authority: bool,
     /// What was in the books before it was there.
     before: Calls,
     /// The authority that was last checked against the certificate, and whether it is the server's. Nearly always the
@@ -80,7 +86,7 @@ pub(crate) struct ConnectionSpec {
     pub(crate) address: SocketAddr,
     /// The HTTP proxy on the way there (A86).
     pub(crate) proxy: Option<SocketAddr>,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) security: TransportSecurity,
     pub(crate) settings: ConnectSettings,
 }
 
@@ -183,6 +189,8 @@ impl Connection {
         progress.users.retain(|other| other.id != user.id || !other.news.same_receiver(&user.news));
         if progress.users.is_empty() {
             progress.in_use = None;
+            // Without it the connection ends with the last RPC on it.
+            self.socket.store(None);
             connections.get_or_insert_default().remove(&self.spec);
         }
     }
@@ -219,7 +227,7 @@ impl Connection {
     /// A call on it was given up before it was answered: the endpoint may be dead.
     pub(crate) fn suspect(&self) {
         if let Some(socket) = &*self.socket.load() {
-            socket.pulse.suspect();
+            socket.pulse.suspect(&socket.runtime, self.spec.settings.silence);
         }
     }
 
@@ -257,6 +265,11 @@ impl Connection {
         self.spec.address
     }
 
+    /// The scheme of requests on it.
+    pub(crate) fn scheme(&self) -> Scheme {
+        if self.spec.security.is_plaintext() { Scheme::HTTP } else { Scheme::HTTPS }
+    }
+
     /// From CONNECTING to the loss of the connection, or to the end of all use. How long to pause.
     async fn run(&self, not_in_use: &mut oneshot::Receiver<()>) -> Option<Duration> {
         let established = tokio::select! {
@@ -264,17 +277,20 @@ impl Connection {
             established = self.establish() => established,
         };
         match established {
-            Ok(established) => self.carry(established, not_in_use).await,
+            Ok(established) => self.carry(established).await,
             Err(cause) => Some(self.fail(cause)),
         }
     }
 
     async fn establish(&self) -> Result<http2::Established<RequestBody>, String> {
-        let ConnectionSpec { address, proxy, tls, settings, .. } = &self.spec;
+        let ConnectionSpec { address, proxy, security, settings, .. } = &self.spec;
+        let ip = address.ip();
         let address = match *proxy {
             None => Address::Tcp(*address),
             Some(proxy) => Address::Proxied { proxy, endpoint: *address },
         };
+        let tls = security.current(ip, settings.timeout).await;
+        let tls = tls.map_err(|error| describe(&ConnectError::Certificates(address.clone(), Box::new(error))))?;
         let http2 = settings.http2.calmed(lock(&self.progress).calmed);
         match tokio::time::timeout(settings.timeout, http2::connect(&address, tls.as_ref(), &http2)).await {
             Ok(Ok(established)) => Ok(established),
@@ -290,45 +306,31 @@ impl Connection {
 
     /// Drives the connection until it takes no more requests, or until nobody uses it and its RPCs are done. How long to
     /// pause.
-    async fn carry(
-        &self,
-        established: http2::Established<RequestBody>,
-        not_in_use: &mut oneshot::Receiver<()>,
-    ) -> Option<Duration> {
+    async fn carry(&self, established: http2::Established<RequestBody>) -> Option<Duration> {
         let http2::Established { sender, mut driver, ends, goaway, pulse } = established;
         let began = Instant::now();
         let socket = Socket {
             sender,
             pulse: pulse.clone(),
+            runtime: runtime::Handle::current(),
             id: ledger::new_id(),
             ends,
+            checks_authority: matches!(self.spec.security, TransportSecurity::Tls(_)),
             before: self.ledger.calls(),
             checked: ArcSwapOption::empty(),
         };
         // Declared after `driver`, so that it goes first: `driver` hands back the requests that it did not send, and they
         // must not come here again.
-        let published = Published::new(self, socket);
-        let carried = async {
-            tokio::select! {
-                ended = &mut driver => return (ended, false),
-                () = pulse.until_dead(self.spec.settings.silence) => {}
-            }
-            pulse.give(Order::BreakOff);
-            ((&mut driver).await, true)
-        };
-        tokio::pin!(carried);
-        let (ended, dead) = tokio::select! {
-            ended = &mut carried => ended,
-            _ = not_in_use => {
-                drop(published);
-                let _ = carried.await;
-                return None;
-            }
-        };
+        let published = Published::new(self, socket)?;
+        let ended = (&mut driver).await;
         drop(published);
-        let answered = pulse.has_answered();
+        let life = Life { dead: pulse.is_dead(), answered: pulse.has_answered(), lasted: began.elapsed() };
         let lost = goaway.get().map_or_else(|| Disconnect::of(ended), |code| Disconnect::GoAway(*code));
-        lock(&self.progress).lose(lost, Life { dead, answered, lasted: began.elapsed() }, &self.spec)
+        let mut progress = lock(&self.progress);
+        if progress.users.is_empty() {
+            return None;
+        }
+        progress.lose(lost, life, &self.spec)
     }
 }
 
@@ -407,15 +409,16 @@ impl UntilIdle {
 }
 
 impl Socket {
-    /// Whether the server may be asked as `authority`: in plaintext it may be anyone.
+    /// Whether the server may be asked as `authority`. In plaintext it may be anyone, and where the cluster says who it is
+    /// the names of hosts do not count (A29).
     fn is_named(&self, authority: &str) -> bool {
-        let Some(security) = &self.ends.security else { return true };
+        let Some(security) = self.ends.security.as_ref().filter(|_| self.checks_authority) else { return true };
         if let Some(checked) = self.checked.load().as_deref()
             && *checked.0 == *authority
         {
             return checked.1;
         }
-        let is_named = credentials::has_name(&security.certificate, authority);
+        let is_named = tls::has_name(&security.certificate, authority);
         self.checked.store(Some(Arc::new((authority.into(), is_named))));
         is_named
     }
@@ -433,10 +436,15 @@ impl Drop for UntilIdle {
 struct Published<'a>(&'a Connection);
 
 impl<'a> Published<'a> {
-    fn new(connection: &'a Connection, socket: Socket) -> Self {
+    /// None if nobody uses the connection any more.
+    fn new(connection: &'a Connection, socket: Socket) -> Option<Self> {
+        let mut progress = lock(&connection.progress);
+        if progress.users.is_empty() {
+            return None;
+        }
         connection.socket.store(Some(Arc::new(socket)));
-        lock(&connection.progress).enter(Connectivity::Ready, None);
-        Self(connection)
+        progress.enter(Connectivity::Ready, None);
+        Some(Self(connection))
     }
 }
 
@@ -491,3 +499,55 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The code of a GOAWAY for those who ask too much (RFC 9113, section 7).
 const ENHANCE_YOUR_CALM: u32 = 11;
+
+#[cfg(test)]
+mod tests {
+    use crate::bootstrap::{Bootstrap, ServerConfig};
+    use mainstay_control_plane::{ControlPlane, Snapshot, resources};
+    use mainstay_testservice::Backend;
+    use tonic::body::Body;
+    use tower_service::Service;
+
+    use super::*;
+    use crate::Channel;
+
+    /// Nothing leads there that we know of: a connection whose task has ended is not READY. If it were all the same,
+    /// calls must not go round and round.
+    #[tokio::test]
+    async fn a_request_that_comes_back_is_sent_again_a_bounded_number_of_times() {
+        let backend = Backend::spawn("127.0.0.1:0", "one").await.unwrap();
+        let snapshot = Snapshot::builder()
+            .listener(resources::listener("service", resources::route("service", "service")))
+            .cluster(resources::eds_cluster("service"))
+            .endpoints(resources::endpoints("service", [backend.addr()]));
+        let control_plane = ControlPlane::new();
+        control_plane.set(snapshot);
+        let server = control_plane.serve("127.0.0.1:0").await.unwrap();
+        let bootstrap = Bootstrap::builder().server(ServerConfig::insecure(server.addr().to_string())).build().unwrap();
+        let mut channel = Channel::builder("xds:///service").bootstrap(bootstrap).build().unwrap();
+        channel.ready().await.unwrap();
+
+        let address = backend.addr();
+        let connection =
+            lock(&CONNECTIONS).iter().flatten().find(|(spec, _)| spec.address == address).unwrap().1.clone();
+        let socket = connection.socket().unwrap();
+        let Ok(dead) = http2::connect::<RequestBody>(&Address::Tcp(address), None, &Http2Settings::default()).await
+        else {
+            panic!("the backend lives")
+        };
+        drop(dead.driver);
+        connection.socket.store(Some(Arc::new(Socket {
+            sender: dead.sender,
+            pulse: dead.pulse,
+            runtime: socket.runtime.clone(),
+            id: ledger::new_id(),
+            ends: socket.ends.clone(),
+            checks_authority: false,
+            before: socket.before,
+            checked: ArcSwapOption::empty(),
+        })));
+        let request = http::Request::post("http://service/service/method").body(Body::empty()).unwrap();
+        let status = channel.call(request).await.unwrap_err();
+        assert!(status.message().ends_with("closed before the request left, 16 times over"), "{}", status.message());
+    }
+}

@@ -1,88 +1,174 @@
 //! How connections are secured.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::verify_server_name;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
-use rustls::server::ParsedCertificate;
-use rustls::{ClientConfig, RootCertStore};
+use mainstay_xds::bootstrap::{ChannelCreds, FileWatcherConfig, TlsConfig};
+use rustls::client::ResolvesClientCert;
+use rustls::pki_types::ServerName;
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, SignatureScheme};
 
-use mainstay_xds::bootstrap::{ChannelCreds, TlsConfig};
-
-use crate::http2::Tls;
+use crate::certificates::{CertificateError, Certificates, Identity, Trust, read_once};
+use crate::tls::{PeerVerifier, Tls, builder, host_of, server_name, system_roots};
 
 /// How a channel secures its connections to endpoints.
+///
+/// ```no_run
+/// use mainstay::certificates::Identity;
+/// use mainstay::{Channel, Credentials};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// // As the control plane says, cluster by cluster; plaintext where it says nothing.
+/// let channel = Channel::builder("xds:///greeter").credentials(Credentials::xds(Credentials::insecure())).build()?;
+///
+/// // TLS with the system's roots.
+/// let channel = Channel::builder("xds:///greeter").credentials(Credentials::tls()?).build()?;
+///
+/// // mTLS with roots and a certificate of our own.
+/// let identity = Identity::from_pem(&std::fs::read("cert.pem")?, &std::fs::read("key.pem")?)?;
+/// let credentials = Credentials::tls_from_pem(&std::fs::read("ca.pem")?, Some(identity))?;
+/// let channel = Channel::builder("xds:///greeter").credentials(credentials).build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
-pub struct Credentials(Option<Arc<ClientConfig>>);
+pub struct Credentials {
+    /// What the application says.
+    own: Option<OwnTls>,
+    /// Whether the control plane is asked first.
+    xds: bool,
+}
+
+/// TLS as an application wants it.
+#[derive(Clone)]
+struct OwnTls {
+    config: Arc<ClientConfig>,
+    /// What the server must be called, if not as the target is.
+    server_name: Option<ServerName<'static>>,
+}
 
 /// Why credentials cannot be made.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
-    /// The system has no usable root certificates.
-    #[error("no usable root certificate among the system's: {0}")]
-    SystemRoots(String),
-    /// A file cannot be read or holds no PEM of the kind that is needed.
-    #[error("{path}: {cause}", path = .0.display(), cause = .1)]
-    File(PathBuf, String),
+    /// There are no certificates to make them of.
+    #[error("{0}")]
+    Certificates(#[from] CertificateError),
     /// The parts do not fit together.
     #[error("TLS configuration: {0}")]
     Tls(#[from] rustls::Error),
     /// The host cannot be asked for by name.
     #[error("{0:?} is not a name that a TLS server can have")]
-    ServerName(String, #[source] InvalidDnsNameError),
+    ServerName(String),
 }
 
 // === impl Credentials ===
 
 impl Credentials {
-    /// Plaintext. The default.
+    /// Returns credentials for plaintext, the default.
     pub fn insecure() -> Self {
-        Self(None)
+        Self::default()
     }
 
-    /// TLS, with the system's root certificates. The server must have the name of the target.
+    /// Returns credentials for TLS with the root certificates of the system. The certificate of an endpoint must have the name of
+    /// the target.
     pub fn tls() -> Result<Self, CredentialsError> {
         let config = builder()?.with_root_certificates(system_roots()?).with_no_client_auth();
         Ok(Self::tls_with(config))
     }
 
-    /// TLS with a configuration of your own. The protocol `h2` is asked for in any case.
+    /// Returns credentials for TLS with root certificates in PEM, and with a certificate of our own for servers that ask for
+    /// one (mTLS). The certificate of an endpoint must have the name of the target.
+    pub fn tls_from_pem(ca: &[u8], identity: Option<Identity>) -> Result<Self, CredentialsError> {
+        let Trust::Roots(roots) = Trust::from_pem(ca)? else {
+            return Err(CertificateError::Pem("expected root certificates".to_owned()).into());
+        };
+        let builder = builder()?.with_root_certificates(roots);
+        Ok(Self::tls_with(match identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => builder.with_client_cert_resolver(Arc::new(OneIdentity(identity))),
+        }))
+    }
+
+    /// Returns credentials for TLS with a configuration of your own. The protocol `h2` is negotiated in any case.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// # fn example(roots: rustls::RootCertStore) -> Result<mainstay::Credentials, rustls::Error> {
+    /// let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    ///     .with_safe_default_protocol_versions()?
+    ///     .with_root_certificates(roots)
+    ///     .with_no_client_auth();
+    /// Ok(mainstay::Credentials::tls_with(config))
+    /// # }
+    /// ```
     pub fn tls_with(mut config: ClientConfig) -> Self {
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Self(Some(Arc::new(config)))
+        Self { own: Some(OwnTls { config: Arc::new(config), server_name: None }), xds: false }
     }
 
-    /// The scheme of requests.
-    pub(crate) fn scheme(&self) -> http::uri::Scheme {
-        if self.0.is_some() { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP }
+    /// Sets the name that the certificate of an endpoint must have, in place of the name of the target. Has no effect on
+    /// plaintext, nor on connections that the control plane says how to secure.
+    pub fn with_server_name(mut self, name: &str) -> Result<Self, CredentialsError> {
+        let name = named(name)?;
+        if let Some(own) = &mut self.own {
+            own.server_name = Some(name);
+        }
+        Ok(self)
     }
 
-    /// TLS for a connection to `authority`, if any.
+    /// Returns credentials that follow the control plane (A29). Where a cluster has a TLS context, connections to its
+    /// endpoints are secured as that says, with the certificate providers of the bootstrap. The fallback is for clusters
+    /// without one, and for those only: whatever goes wrong fails the connection.
+    pub fn xds(fallback: Self) -> Self {
+        Self { xds: true, ..fallback }
+    }
+
+    /// Whether the control plane is asked.
+    pub(crate) fn follow_xds(&self) -> bool {
+        self.xds
+    }
+
+    /// TLS of the application for connections to `authority`, if any.
     pub(crate) fn for_authority(&self, authority: &str) -> Result<Option<Tls>, CredentialsError> {
-        let Some(config) = &self.0 else { return Ok(None) };
-        let host = host_of(authority);
-        Ok(Some(Tls { config: config.clone(), server_name: server_name(host)? }))
+        let Some(OwnTls { config, server_name: name }) = &self.own else { return Ok(None) };
+        let server_name = name.clone().map_or_else(|| named(host_of(authority)), Ok)?;
+        Ok(Some(Tls { config: config.clone(), server_name, presented: None }))
+    }
+}
+
+/// Presents our certificate to whoever asks.
+#[derive(Debug)]
+struct OneIdentity(Identity);
+
+impl ResolvesClientCert for OneIdentity {
+    fn resolve(&self, _roots: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.certified_key().clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
     }
 }
 
 impl PartialEq for Credentials {
     /// Whether both are the very same: rustls configurations cannot be compared.
     fn eq(&self, other: &Self) -> bool {
-        match (&self.0, &other.0) {
+        let same = match (&self.own, &other.own) {
             (None, None) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-            _ => false,
-        }
+            (Some(a), Some(b)) => Arc::ptr_eq(&a.config, &b.config) && a.server_name == b.server_name,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        self.xds == other.xds && same
     }
 }
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Credentials::tls" } else { "Credentials::insecure" })
+        let own = if self.own.is_some() { "Credentials::tls" } else { "Credentials::insecure" };
+        if self.xds { write!(f, "Credentials::xds({own})") } else { f.write_str(own) }
     }
 }
 
@@ -93,115 +179,49 @@ impl fmt::Debug for CredentialsError {
     }
 }
 
-/// Whether a server certificate in DER has the name of an authority. That it may be trusted was found out before.
-pub(crate) fn has_name(certificate: &[u8], authority: &str) -> bool {
-    let Ok(name) = server_name(host_of(authority)) else { return false };
-    let certificate = CertificateDer::from(certificate);
-    let parsed = ParsedCertificate::try_from(&certificate);
-    parsed.is_ok_and(|certificate| verify_server_name(&certificate, &name).is_ok())
-}
-
 /// TLS for a connection to the xDS server `host`. Files are read each time, so that new certificates are used.
 pub(crate) async fn for_xds_server(creds: &ChannelCreds, host: &str) -> Result<Option<Tls>, CredentialsError> {
     match creds {
         ChannelCreds::Insecure => Ok(None),
         ChannelCreds::Tls(files) => {
-            Ok(Some(Tls { config: Arc::new(read_tls(files).await?), server_name: server_name(host)? }))
+            let files = files.clone();
+            let read = tokio::task::spawn_blocking(move || read_tls(&files)).await;
+            let config = read.map_err(|error| CertificateError::Other(error.to_string()))??;
+            Ok(Some(Tls { config: Arc::new(config), server_name: named(host)?, presented: None }))
         }
     }
 }
 
-async fn read_tls(files: &TlsConfig) -> Result<ClientConfig, CredentialsError> {
-    if let Some(path) = &files.spiffe_trust_bundle_map_file {
-        // Falling back to other roots would trust whom the operator did not name.
-        return Err(CredentialsError::File(path.clone(), "SPIFFE trust bundle maps are not supported yet".to_owned()));
-    }
-    let roots = match &files.ca_certificate_file {
-        None => tokio::task::spawn_blocking(system_roots)
-            .await
-            .map_err(|error| CredentialsError::SystemRoots(error.to_string()))??,
-        Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(path).await? {
-                roots.add(certificate)?;
-            }
-            roots
+fn named(host: &str) -> Result<ServerName<'static>, CredentialsError> {
+    server_name(host).map_err(|_| CredentialsError::ServerName(host.to_owned()))
+}
+
+/// What the credentials of an xDS server say. The server must have the name that it is reached by, unless a SPIFFE bundle
+/// map says whom to trust: names of hosts mean nothing there (A87).
+fn read_tls(files: &TlsConfig) -> Result<ClientConfig, CredentialsError> {
+    let TlsConfig { ca_certificate_file, identity, spiffe_trust_bundle_map_file, refresh_interval } = files.clone();
+    let files = FileWatcherConfig { identity, ca_certificate_file, spiffe_trust_bundle_map_file, refresh_interval };
+    let Certificates { identity, trust, .. } = read_once(&files)?;
+    let builder = match trust {
+        None => builder()?.with_root_certificates(system_roots()?),
+        Some(Trust::Roots(roots)) => builder()?.with_root_certificates(roots),
+        Some(trust @ Trust::Spiffe(_)) => {
+            builder()?.dangerous().with_custom_certificate_verifier(Arc::new(PeerVerifier::any(trust)))
         }
     };
-    let builder = builder()?.with_root_certificates(roots);
-    let mut config = match &files.identity {
+    let mut config = match identity {
         None => builder.with_no_client_auth(),
-        Some(identity) => {
-            let chain = certificates(&identity.certificate_file).await?;
-            let pem = read(&identity.private_key_file).await?;
-            let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| {
-                CredentialsError::File(identity.private_key_file.clone(), format!("no private key in it: {error}"))
-            })?;
-            builder.with_client_auth_cert(chain, key)?
-        }
+        Some(identity) => builder.with_client_cert_resolver(Arc::new(OneIdentity(identity))),
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
 }
 
-async fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
-    let pem = read(path).await?;
-    let bad = |cause: String| CredentialsError::File(path.to_owned(), cause);
-    let certificates: Vec<_> =
-        CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|error| bad(error.to_string()))?;
-    if certificates.is_empty() {
-        return Err(bad("no certificate in it: expected PEM".to_owned()));
-    }
-    Ok(certificates)
-}
-
-async fn read(path: &Path) -> Result<Vec<u8>, CredentialsError> {
-    tokio::fs::read(path).await.map_err(|error| CredentialsError::File(path.to_owned(), error.to_string()))
-}
-
-fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, CredentialsError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    Ok(ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?)
-}
-
-fn system_roots() -> Result<RootCertStore, CredentialsError> {
-    let found = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    let (usable, _) = roots.add_parsable_certificates(found.certs);
-    if usable == 0 {
-        let causes: Vec<_> = found.errors.iter().map(ToString::to_string).collect();
-        return Err(CredentialsError::SystemRoots(causes.join("; ")));
-    }
-    Ok(roots)
-}
-
-fn server_name(host: &str) -> Result<ServerName<'static>, CredentialsError> {
-    ServerName::try_from(host.to_owned()).map_err(|error| CredentialsError::ServerName(host.to_owned(), error))
-}
-
-/// The host of `host`, `host:port` or `[v6]:port`.
-fn host_of(authority: &str) -> &str {
-    if let Some(rest) = authority.strip_prefix('[') {
-        return rest.split(']').next().unwrap_or(rest);
-    }
-    match authority.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') && port.bytes().all(|b| b.is_ascii_digit()) => host,
-        _ => authority,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use rustls::RootCertStore;
 
-    #[test]
-    fn the_host_is_taken_out_of_an_authority() {
-        for (authority, host) in
-            [("shop", "shop"), ("shop:443", "shop"), ("[::1]:80", "::1"), ("::1", "::1"), ("10.0.0.1:1", "10.0.0.1")]
-        {
-            assert_eq!(host_of(authority), host);
-        }
-    }
+    use super::*;
 
     #[test]
     fn a_name_that_no_server_can_have_is_refused() {

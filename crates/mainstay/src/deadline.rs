@@ -6,14 +6,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 /// The header that carries the time an RPC has left.
-pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+pub(crate) static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The timeout that the caller asked for. A malformed value counts as none, as in tonic's own channel, and is not sent
 /// on: the endpoint might read something into it.
 pub(crate) fn requested(headers: &mut HeaderMap) -> Option<Duration> {
-    let timeout = parse(headers.get(GRPC_TIMEOUT)?.as_bytes());
+    let timeout = parse(headers.get(&GRPC_TIMEOUT)?.as_bytes());
     if timeout.is_none() {
-        headers.remove(GRPC_TIMEOUT);
+        headers.remove(&GRPC_TIMEOUT);
     }
     timeout
 }
@@ -91,7 +91,7 @@ mod tests {
     fn malformed_values_count_as_none() {
         for text in ["", "S", "1", "1s", "-1S", "+1S", "1.5S", "123456789S", " 1S", "1 S"] {
             assert_eq!(parse(text.as_bytes()), None, "{text:?}");
-            let mut headers = HeaderMap::from_iter([(GRPC_TIMEOUT, HeaderValue::from_static(text))]);
+            let mut headers = HeaderMap::from_iter([(GRPC_TIMEOUT.clone(), HeaderValue::from_static(text))]);
             assert_eq!(requested(&mut headers), None);
             assert!(headers.is_empty(), "the endpoint and the timer must agree");
         }

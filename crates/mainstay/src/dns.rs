@@ -14,9 +14,25 @@ use hickory_resolver::proto::op::ResponseCode;
 
 use crate::guard;
 
-/// Looks up the addresses of a host. Implement it to bring your own resolver; [`SystemDns`] is the default.
+/// Looks up the addresses of a host. [`SystemDns`] is the default; implement this trait to bring your own resolver.
+///
+/// ```
+/// use std::net::IpAddr;
+/// use std::pin::Pin;
+///
+/// #[derive(Debug)]
+/// struct Fixed(Vec<IpAddr>);
+///
+/// impl mainstay::ResolveHost for Fixed {
+///     fn resolve<'a>(&'a self, _: &'a str) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>> {
+///         Box::pin(async { Ok(self.0.clone()) })
+///     }
+/// }
+///
+/// let channel = mainstay::Channel::builder("xds:///greeter").dns(Fixed(vec![IpAddr::from([127, 0, 0, 1])]));
+/// ```
 pub trait ResolveHost: fmt::Debug + Send + Sync + 'static {
-    /// All addresses of `host` in order of preference, or why there are none.
+    /// Returns all addresses of `host` in order of preference, or why there are none.
     fn resolve<'a>(&'a self, host: &'a str) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>>;
 }
 
@@ -34,10 +50,10 @@ impl<R: ResolveHost> ResolveHost for Shielded<R> {
     }
 }
 
-/// DNS over UDP, and TCP for long answers: A and AAAA records.
+/// A resolver that asks name servers over UDP, and over TCP for long answers, for A and AAAA records.
 ///
-/// Nothing is cached: whoever asks again wants to know what is true now, and channels ask rarely.
-/// The default asks as the system is configured at that moment: its name servers, search list and hosts file.
+/// The default asks as the system is configured at that moment: its name servers, search list and hosts file. Nothing is
+/// cached: channels look up rarely, and then they need to know what is true now.
 #[derive(Clone, Debug, Default)]
 pub struct SystemDns {
     /// Asked instead of the system's.
@@ -45,7 +61,7 @@ pub struct SystemDns {
 }
 
 impl SystemDns {
-    /// Asks these name servers, with neither search list nor hosts file.
+    /// Returns a resolver that asks these name servers, with neither search list nor hosts file.
     ///
     /// ```
     /// let dns = mainstay::SystemDns::with_servers(["10.0.0.53:53".parse()?]);

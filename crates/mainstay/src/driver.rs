@@ -8,7 +8,7 @@ use futures_channel::mpsc::UnboundedReceiver;
 use futures_util::StreamExt;
 use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
 use mainstay_xds::Time;
-use mainstay_xds::client::{Event, Report};
+use mainstay_xds::client::{self, Report};
 use mainstay_xds::deps::DnsName;
 use mainstay_xds::lrs;
 use tokio::sync::oneshot;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::ads::{AdsStreams, Service};
 use crate::connection::News;
+use crate::event::Event;
 use crate::guard;
 use crate::hub::{HubStatus, Plan, Query, Shared};
 use crate::ledger::Calls;
@@ -114,8 +115,8 @@ impl Driver {
     fn handle(&mut self, input: Input) {
         self.client_stirred |= !matches!(input, Input::Connectivity(..) | Input::Wake(_));
         match &input {
-            Input::Xds(Event::Closed(stream, _)) => self.streams.close(Service::Ads, *stream),
-            Input::Load(Event::Closed(stream, cause)) => {
+            Input::Xds(client::Event::Closed(stream, _)) => self.streams.close(Service::Ads, *stream),
+            Input::Load(client::Event::Closed(stream, cause)) => {
                 tracing::debug!(target = %self.plan.target.canonical, ?cause, "a stream of load reports ended");
                 self.streams.close(Service::Lrs, *stream);
             }
@@ -236,6 +237,7 @@ impl Driver {
                     shared: self.shared.clone(),
                     server_books: self.streams.books(),
                     connections: self.subchannels.connections(),
+                    start: self.start.into_std(),
                     now: self.now(),
                 });
             }
@@ -313,6 +315,6 @@ fn log(target: &str, report: &Report) {
         Report::SecurityIgnored(cluster) => {
             tracing::warn!(target, %cluster, "cluster asks for TLS, which the channel's credentials do not follow");
         }
-        other => tracing::debug!(target, report = ?other, "xDS"),
+        other => tracing::debug!(target, event = %Event::of(other), "xDS"),
     }
 }

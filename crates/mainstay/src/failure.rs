@@ -2,7 +2,11 @@
 
 use std::net::SocketAddr;
 
+use http::HeaderName;
 use tonic::{Code, Status};
+
+/// The header or trailer that ends every answer of gRPC.
+pub(crate) static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// The status of an RPC whose connection or stream broke.
 ///

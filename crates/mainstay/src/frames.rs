@@ -47,7 +47,14 @@ impl Cursor {
     /// piece of its payload.
     pub(crate) fn follow(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Frame, &[u8])) {
         while !bytes.is_empty() {
-            if self.seen < HEADER {
+            if self.seen == 0
+                && let Some((header, rest)) = bytes.split_first_chunk()
+            {
+                // As a whole, as nearly always.
+                (self.header, self.seen, bytes) = (*header, HEADER, rest);
+                self.left = self.frame().length;
+                tell(self.frame(), &[]);
+            } else if self.seen < HEADER {
                 let taken = (HEADER - self.seen).min(bytes.len());
                 self.header[self.seen..self.seen + taken].copy_from_slice(&bytes[..taken]);
                 self.seen += taken;

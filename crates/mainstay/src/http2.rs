@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +23,7 @@ use crate::frames::{Frames, Seen};
 use crate::http_connect::{self, ProxyError};
 use crate::pulse::{Order, Pulse};
 use crate::request::Sending;
+use crate::tls::{ClusterTlsError, Presented, Tls};
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
@@ -34,13 +35,6 @@ pub(crate) enum Address {
         proxy: SocketAddr,
         endpoint: SocketAddr,
     },
-}
-
-/// TLS for one connection.
-#[derive(Clone)]
-pub(crate) struct Tls {
-    pub(crate) config: Arc<rustls::ClientConfig>,
-    pub(crate) server_name: ServerName<'static>,
 }
 
 /// HTTP/2 keepalive.
@@ -87,6 +81,8 @@ pub(crate) struct Security {
     pub(crate) cipher_suite: Option<&'static str>,
     /// The server's certificate in DER.
     pub(crate) certificate: Vec<u8>,
+    /// Ours, if the server asked for it.
+    pub(crate) local_certificate: Vec<u8>,
 }
 
 /// The body of requests on a connection.
@@ -111,6 +107,10 @@ pub(crate) enum ConnectError {
     },
     #[error("TLS handshake with {0} (server name {1}) failed: {2}")]
     Tls(Address, String, #[source] io::Error),
+    #[error("TLS handshake with {0} (server name {1}) failed: {2}")]
+    Refused(Address, String, #[source] Arc<dyn std::error::Error + Send + Sync>),
+    #[error("no TLS with {0}: {1}")]
+    Certificates(Address, #[source] Box<ClusterTlsError>),
     #[error("{0} does not speak HTTP/2 over TLS: it did not choose the protocol h2")]
     Alpn(Address),
     #[error("HTTP/2 handshake with {0} failed: {1}")]
@@ -176,7 +176,7 @@ async fn maybe_secure(
 ) -> Result<(Box<dyn Stream>, Ends), ConnectError> {
     let Some(tls) = tls else { return Ok((Box::new(stream), Ends { local, security: None })) };
     let stream = secure(stream, tls, address).await?;
-    let security = Some(Security::of(stream.get_ref().1));
+    let security = Some(Security::of(stream.get_ref().1, tls.presented.as_deref()));
     Ok((Box::new(stream), Ends { local, security }))
 }
 
@@ -198,7 +198,7 @@ async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
     let stream = connector
         .connect(tls.server_name.clone(), stream)
         .await
-        .map_err(|error| ConnectError::Tls(address.clone(), tls.server_name.to_str().into_owned(), error))?;
+        .map_err(|error| ConnectError::tls(address, &tls.server_name, error))?;
     if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
         return Err(ConnectError::Alpn(address.clone()));
     }
@@ -247,9 +247,10 @@ pub(crate) struct Executor;
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Executor {
     fn execute(&self, piece: F) {
+        let piece = Box::pin(piece);
         match Sending::just_begun() {
-            None => tokio::spawn(Box::pin(piece)),
-            Some(request) => tokio::spawn(request.carry(Box::pin(piece))),
+            None => tokio::spawn(piece),
+            Some(request) => tokio::spawn(request.carry(piece)),
         };
     }
 }
@@ -270,6 +271,8 @@ pub(crate) struct Transport {
     greeted: Option<oneshot::Sender<FirstWord>>,
     goaway: Arc<OnceLock<u32>>,
     pulse: Arc<Pulse>,
+    /// The task that is woken when there is an order.
+    task: Option<Waker>,
     /// Whether everything that h2 had to say is written, so that another frame may be put in.
     between_frames: bool,
     /// How much of a ping is written, if there is one to be written.
@@ -319,25 +322,15 @@ impl Default for Http2Settings {
 // === impl Security ===
 
 impl Security {
-    fn of(connection: &rustls::ClientConnection) -> Self {
+    fn of(connection: &rustls::ClientConnection, presented: Option<&Presented>) -> Self {
         let certificate = connection.peer_certificates().and_then(|chain| chain.first());
         Self {
             cipher_suite: connection.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()),
             certificate: certificate.map(|certificate| certificate.to_vec()).unwrap_or_default(),
+            local_certificate: presented.and_then(Presented::certificate).unwrap_or_default().to_vec(),
         }
     }
 }
-
-// === impl Tls ===
-
-impl PartialEq for Tls {
-    /// Whether both make the same connection. rustls configurations cannot be compared: equal means the very same.
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.config, &other.config) && self.server_name == other.server_name
-    }
-}
-
-impl Eq for Tls {}
 
 // === impl Address ===
 
@@ -354,6 +347,17 @@ impl fmt::Display for Address {
 // === impl ConnectError ===
 
 impl ConnectError {
+    /// A handshake failed. If it was our own verifier that refused the server, what it says is the cause.
+    fn tls(address: &Address, server_name: &ServerName<'_>, error: io::Error) -> Self {
+        let server_name = server_name.to_str().into_owned();
+        match error.get_ref().and_then(|error| error.downcast_ref()) {
+            Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(refused))) => {
+                Self::Refused(address.clone(), server_name, refused.0.clone())
+            }
+            _ => Self::Tls(address.clone(), server_name, error),
+        }
+    }
+
     pub(crate) fn http2(address: &Address, error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self::Http2(address.clone(), Box::new(error))
     }
@@ -407,11 +411,19 @@ impl Transport {
             greeted: Some(greeted),
             goaway: goaway.clone(),
             pulse: Pulse::new(),
+            task: None,
             between_frames: false,
             ping: None,
             write_failed: false,
         };
         (transport, Greeting(greeting), goaway)
+    }
+
+    fn wait_for_orders(&mut self, cx: &Context<'_>) {
+        if !self.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+            self.task = Some(cx.waker().clone());
+            self.pulse.wake_for_orders(cx);
+        }
     }
 
     /// The outcome of writing `len` bytes, or of pretending to.
@@ -450,11 +462,13 @@ impl AsyncRead for Transport {
             Some(Order::Ping) => self.ping = Some(0),
             Some(Order::BreakOff) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
         }
-        let _ = self.poll_ping(cx);
+        if self.ping.is_some() {
+            let _ = self.poll_ping(cx);
+        }
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if polled.is_pending() {
-            self.pulse.wait_for_orders(cx);
+            self.wait_for_orders(cx);
             return polled;
         }
         self.pulse.hear();
@@ -483,7 +497,9 @@ impl AsyncWrite for Transport {
         if self.write_failed {
             return Poll::Ready(Ok(buf.len()));
         }
-        ready!(self.poll_ping(cx));
+        if self.ping.is_some() {
+            ready!(self.poll_ping(cx));
+        }
         self.between_frames = false;
         let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.written(polled, buf.len())
@@ -498,7 +514,9 @@ impl AsyncWrite for Transport {
         if self.write_failed {
             return Poll::Ready(Ok(len));
         }
-        ready!(self.poll_ping(cx));
+        if self.ping.is_some() {
+            ready!(self.poll_ping(cx));
+        }
         self.between_frames = false;
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.written(polled, len)

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use envoy_types::pb::envoy::config::core::v3::Node;
 use futures_channel::mpsc::{UnboundedSender, unbounded};
-use http::uri::{Authority, Scheme};
-use mainstay_lb::{Snapshot, Wake};
+use http::uri::Authority;
+use mainstay_lb::{Snapshot, Wake, XdsSecurity};
 use mainstay_xds::Time;
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::{ClientSettings, ResourceStatus, ServerStatus};
@@ -19,22 +19,22 @@ use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 
 use crate::ads::AdsLimits;
-use crate::channel::BuildError;
 use crate::connection::{ConnectSettings, Connection};
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, CredentialsError};
 use crate::dns::ResolveHost;
-use crate::events::EventSource;
+use crate::error::BuildError;
+use crate::event::EventSource;
 use crate::ledger::Books;
 use crate::load_reports::Origin;
 use crate::subchannel::Subchannel;
 use crate::supervisor::{Halt, Supervisor};
 use crate::telemetry::{ChannelObserver, Telemetry};
+use crate::tls::{ChannelSecurity, OwnProviders, Providers};
 
 /// The running part of a channel. Channels with equal [`Plan`]s share one; the last one to go closes it.
 pub(crate) struct Hub {
     plan: Arc<Plan>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
     pub(crate) inspector: Inspector,
     pub(crate) observer: ChannelObserver,
@@ -62,6 +62,8 @@ pub(crate) struct Plan {
     pub(crate) warm_switching: Option<Duration>,
     /// Whether clusters are refused whose TLS context the credentials do not follow.
     pub(crate) require_xds_security: bool,
+    /// Certificate providers of the application.
+    pub(crate) certificate_providers: OwnProviders,
     pub(crate) ads: AdsLimits,
     pub(crate) telemetry: Option<Telemetry>,
     /// How long to go on without an RPC.
@@ -121,6 +123,8 @@ pub(crate) struct HubStatus {
     /// The books of the servers in use.
     pub(crate) server_books: HashMap<Arc<ServerConfig>, Arc<Books>>,
     pub(crate) connections: Vec<Arc<Connection>>,
+    /// When time began for the client, and how long it has lasted.
+    pub(crate) start: Instant,
     pub(crate) now: Time,
 }
 
@@ -180,7 +184,7 @@ impl Hub {
 
     fn start(plan: Arc<Plan>, runtime: &runtime::Handle) -> Result<Self, BuildError> {
         let authority = &*plan.target.data_plane_authority;
-        let tls = plan.credentials.for_authority(authority)?;
+        let security = plan.security(authority)?;
         let authority = Authority::try_from(authority)
             .map_err(|error| BuildError::Authority(plan.target.data_plane_authority.to_string(), error))?;
         let shared = Arc::new(Shared {
@@ -194,10 +198,10 @@ impl Hub {
         });
         // The first driver brings the other end.
         let queries = Arc::new(ArcSwap::from_pointee(unbounded().0));
-        let origin = Origin { scheme: plan.credentials.scheme(), authority: authority.clone() };
+        let origin = Origin { authority: authority.clone() };
         let supervisor = Supervisor {
             plan: plan.clone(),
-            tls,
+            security,
             origin,
             shared: shared.clone(),
             queries: queries.clone(),
@@ -205,8 +209,7 @@ impl Hub {
         };
         let run = Mutex::new(Run::start(supervisor, runtime));
         let observer = ChannelObserver::new(plan.telemetry.as_ref(), &plan.target.canonical);
-        let (scheme, inspector) = (plan.credentials.scheme(), Inspector(queries));
-        Ok(Self { shared, scheme, authority, inspector, observer, run, plan })
+        Ok(Self { shared, authority, inspector: Inspector(queries), observer, run, plan })
     }
 
     fn is_on(&self, runtime: &runtime::Handle) -> bool {
@@ -271,6 +274,26 @@ impl Drop for ClusterRef {
 
 // === impl Plan ===
 
+impl Plan {
+    /// What becomes of clusters with a TLS context.
+    pub(crate) fn xds_security(&self) -> XdsSecurity {
+        match (self.credentials.follow_xds(), self.require_xds_security) {
+            (true, _) => XdsSecurity::Follow,
+            (false, true) => XdsSecurity::Refuse,
+            (false, false) => XdsSecurity::Ignore,
+        }
+    }
+
+    fn security(&self, authority: &str) -> Result<ChannelSecurity, CredentialsError> {
+        let tls = self.credentials.for_authority(authority)?;
+        if !self.credentials.follow_xds() {
+            return Ok(ChannelSecurity::Application(tls));
+        }
+        let providers = Providers::new(self.bootstrap.clone(), self.certificate_providers.clone());
+        Ok(ChannelSecurity::Xds { fallback: tls, providers: Arc::new(providers) })
+    }
+}
+
 impl PartialEq for Plan {
     fn eq(&self, other: &Self) -> bool {
         self.target == other.target
@@ -282,6 +305,7 @@ impl PartialEq for Plan {
             && self.connect == other.connect
             && self.warm_switching == other.warm_switching
             && self.require_xds_security == other.require_xds_security
+            && self.certificate_providers == other.certificate_providers
             && self.ads == other.ads
             && self.telemetry == other.telemetry
             && self.idle_timeout == other.idle_timeout

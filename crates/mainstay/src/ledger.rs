@@ -95,7 +95,6 @@ fn words(report: &Report) -> (bool, String) {
         Report::DeletionIgnored(_, resource) => (true, format!("deletion of {resource} ignored")),
         Report::DeletionOver(_, resource) => (false, format!("{resource} is back or not watched any more")),
         Report::SecurityIgnored(cluster) => (true, format!("cluster {cluster:?} asks for TLS, which is not followed")),
-        other => (false, format!("{other:?}")),
     }
 }
 

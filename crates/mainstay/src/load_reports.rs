@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use envoy_types::pb::google::protobuf::Duration as PbDuration;
-use http::uri::{Authority, Scheme};
+use http::uri::Authority;
 use http::{HeaderMap, Method, header};
 use http_body_util::{BodyExt, Full};
 use mainstay_lb::LoadSink;
@@ -21,7 +21,6 @@ use crate::request::Request;
 /// What requests on endpoint connections start with.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
-    pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
 }
 
@@ -30,6 +29,22 @@ pub(crate) struct Origin {
 struct OrcaLoadReportRequest {
     #[prost(message, optional, tag = "1")]
     report_interval: Option<PbDuration>,
+}
+
+/// Where reports go.
+trait Sink {
+    fn is_wanted(&self) -> bool;
+    fn report(&self, report: &[u8]);
+}
+
+impl Sink for LoadSink {
+    fn is_wanted(&self) -> bool {
+        Self::is_wanted(self)
+    }
+
+    fn report(&self, report: &[u8]) {
+        Self::report(self, report);
+    }
 }
 
 /// Why a stream ended.
@@ -66,7 +81,7 @@ pub(crate) async fn collect(origin: Origin, connection: Arc<Connection>, period:
 async fn stream(origin: &Origin, connection: &Connection, period: Duration, sink: &LoadSink) -> End {
     let other = |cause: &str, reported| End::Other { cause: cause.to_owned(), reported };
     let Some(mut sender) = connection.sender() else { return other("connection lost", false) };
-    let request = Request::new(request(period)).attempt(origin.scheme.clone(), origin.authority.clone(), None, 0);
+    let request = Request::new(request(period)).attempt(connection.scheme(), origin.authority.clone(), None, 0);
     let Some(request) = request else { return other("no request", false) };
     let response = match sender.try_send_request(request).await {
         Ok(response) => response,
@@ -76,7 +91,17 @@ async fn stream(origin: &Origin, connection: &Connection, period: Duration, sink
     if let Some(end) = ended(response.headers(), false) {
         return end;
     }
-    let (mut body, mut buffer, mut reported) = (response.into_body(), BytesMut::new(), false);
+    read(response.into_body(), period, sink).await
+}
+
+/// Brings the reports of a stream to `sink`, the newest of those that come together. An endpoint is read no faster than it
+/// was asked to report: one that reports all the time is held up by flow control, and costs no more than the others.
+async fn read<B>(mut body: B, period: Duration, sink: &impl Sink) -> End
+where
+    B: http_body::Body<Data = Bytes, Error: std::error::Error + 'static> + Unpin,
+{
+    let other = |cause: &str, reported| End::Other { cause: cause.to_owned(), reported };
+    let (mut buffer, mut reported) = (BytesMut::new(), false);
     loop {
         let Ok(frame) = tokio::time::timeout(PATIENCE, body.frame()).await else {
             if sink.is_wanted() {
@@ -97,13 +122,14 @@ async fn stream(origin: &Origin, connection: &Connection, period: Duration, sink
             return other("a report is too large", reported);
         }
         buffer.extend_from_slice(&data);
-        while let Some(report) = take_message(&mut buffer) {
-            if !sink.is_wanted() {
-                return End::Unwanted;
-            }
-            sink.report(&report);
-            reported = true;
+        let Some(newest) = std::iter::from_fn(|| take_message(&mut buffer)).last() else { continue };
+        if !sink.is_wanted() {
+            return End::Unwanted;
         }
+        sink.report(&newest);
+        reported = true;
+        // Not all of the period, or one that comes a little early would make the next one late.
+        tokio::time::sleep(period / 2).await;
     }
 }
 
@@ -152,3 +178,44 @@ const MAX_REPORT: usize = 64 << 10;
 
 /// How long a silent stream may go on before someone looks whether it is still wanted.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::convert::Infallible;
+
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    const PERIOD: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn an_endpoint_that_reports_all_the_time_is_read_no_faster_than_it_was_asked_to_report() {
+        let frames = Cell::new(0);
+        let flood = StreamBody::new(futures_util::stream::repeat_with(|| {
+            frames.set(frames.get() + 1);
+            assert!(frames.get() < 1_000, "it is read without end");
+            // A hundred empty reports.
+            Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[0; 100 * PREFIX])))
+        }));
+        let reports = Counter::default();
+        assert!(tokio::time::timeout(10 * PERIOD, read(flood, PERIOD, &reports)).await.is_err(), "it goes on for ever");
+        assert!((20..=21).contains(&frames.get()), "{} frames in ten periods", frames.get());
+        assert_eq!(reports.0.get(), frames.get(), "of those that come together only the newest counts");
+    }
+
+    #[derive(Default)]
+    struct Counter(Cell<usize>);
+
+    impl Sink for Counter {
+        fn is_wanted(&self) -> bool {
+            true
+        }
+
+        fn report(&self, _: &[u8]) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+}

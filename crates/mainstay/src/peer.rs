@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mainstay_lb::Origin;
-use mainstay_xds::resource::endpoint::Locality;
+
+use crate::names::Locality;
 
 /// The endpoint that answered an RPC, in the extensions of its response.
 ///
@@ -27,19 +28,19 @@ impl Peer {
         Self { address, origin }
     }
 
-    /// Its address.
+    /// Returns the address of the endpoint.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The cluster that it belongs to; below an aggregate, the leaf.
+    /// Returns the name of the cluster of the endpoint; below an aggregate cluster, that of the leaf.
     pub fn cluster(&self) -> &str {
         &self.origin.cluster
     }
 
-    /// The locality that it belongs to.
-    pub fn locality(&self) -> &Locality {
-        &self.origin.locality
+    /// Returns the locality of the endpoint.
+    pub fn locality(&self) -> Locality {
+        Locality::of(&self.origin.locality)
     }
 }
 

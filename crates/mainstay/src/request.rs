@@ -18,6 +18,7 @@ use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Method, Uri};
 use http_body::{Body as _, Frame, SizeHint};
+use mainstay_lb::Rpc;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -29,7 +30,10 @@ use crate::telemetry::SentObserver;
 pub(crate) struct Request {
     method: Method,
     path: PathAndQuery,
+    /// Taken by an attempt, and made anew for the next one.
     headers: HeaderMap,
+    /// The same in the form that costs least, as nearly nobody looks at them again.
+    kept_headers: Vec<(HeaderName, HeaderValue)>,
     body: Arc<Mutex<Source>>,
     attempts: u32,
 }
@@ -50,13 +54,12 @@ pub(crate) struct RequestBody {
 
 #[derive(Debug)]
 struct Source {
-    body: Body,
-    ended: bool,
+    /// None when it was read to its end, or will not be read any more.
+    body: Option<Body>,
     /// What comes after the first piece, if it was there already.
     second: Option<Result<Frame<Bytes>, Status>>,
     /// What was read so far; none if it can never be asked for again.
-    kept: Option<Vec<Bytes>>,
-    kept_bytes: usize,
+    kept: Option<Kept>,
     /// The attempt that reads.
     attempt: u32,
     /// Why the caller gave up on it: an error in its stream, or a panic. hyper tells the endpoint only.
@@ -67,32 +70,46 @@ struct Source {
     sending: Option<Waker>,
 }
 
+/// Pieces of a body. Most requests have one, which costs no list.
+#[derive(Debug, Default)]
+struct Kept {
+    first: Option<Bytes>,
+    more: Vec<Bytes>,
+    bytes: usize,
+}
+
 impl Request {
     pub(crate) fn new(request: http::Request<Body>) -> Self {
         let (head, body) = request.into_parts();
-        let path = head.uri.into_parts().path_and_query.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        let path = head.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         let mut headers = head.headers;
         headers.entry(USER_AGENT).or_insert(AGENT);
         let source = Source {
-            body,
-            ended: false,
+            body: Some(body),
             second: None,
-            kept: Some(Vec::new()),
-            kept_bytes: 0,
+            kept: Some(Kept::default()),
             attempt: 0,
             broken: None,
             abandoned: false,
             sending: None,
         };
-        Self { method: head.method, path, headers, body: Arc::new(Mutex::new(source)), attempts: 0 }
+        let body = Arc::new(Mutex::new(source));
+        Self { method: head.method, path, headers, kept_headers: Vec::new(), body, attempts: 0 }
     }
 
-    pub(crate) fn path(&self) -> &str {
-        self.path.path()
+    /// What an RPC is chosen a way by.
+    pub(crate) fn rpc(&mut self) -> Rpc<'_> {
+        self.restore_headers();
+        Rpc { path: self.path.path(), headers: &self.headers }
     }
 
-    pub(crate) fn headers(&self) -> &HeaderMap {
-        &self.headers
+    /// Makes headers anew that an attempt has taken.
+    fn restore_headers(&mut self) {
+        if self.headers.is_empty() {
+            for (name, value) in &self.kept_headers {
+                self.headers.append(name, value.clone());
+            }
+        }
     }
 
     /// The request for the next attempt, from its beginning; none if what was read is not there any more.
@@ -124,9 +141,14 @@ impl Request {
         });
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = Uri::from_parts(parts).expect("scheme, authority and path make a URI");
-        *request.headers_mut() = self.headers.clone();
+        self.restore_headers();
+        if self.kept_headers.is_empty() {
+            self.kept_headers.reserve_exact(self.headers.len());
+            self.kept_headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+        }
+        *request.headers_mut() = std::mem::take(&mut self.headers);
         if let Some(timeout) = timeout {
-            request.headers_mut().insert(GRPC_TIMEOUT, timeout);
+            request.headers_mut().insert(&GRPC_TIMEOUT, timeout);
         }
         if previous_attempts > 0 {
             request.headers_mut().insert(PREVIOUS_ATTEMPTS, previous_attempts.into());
@@ -150,7 +172,7 @@ impl Request {
         if Arc::strong_count(&self.body) == 1 {
             source.let_go(); // Nobody sends it any more.
         }
-        let whole = source.ended && source.broken.is_none();
+        let whole = source.body.is_none() && source.broken.is_none();
         drop(source);
         (!whole).then(|| Upload(self.body))
     }
@@ -309,44 +331,37 @@ impl Source {
     }
 
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        let frame = match guard::catch(|| Pin::new(&mut self.body).poll_frame(cx)) {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let frame = match guard::catch(|| Pin::new(body).poll_frame(cx)) {
             Ok(polled) => ready!(polled),
-            Err(panic) => {
-                self.let_go();
-                Some(Err(Status::internal(format!("the stream of the request panicked: {panic}"))))
-            }
+            Err(panic) => Some(Err(Status::internal(format!("the stream of the request panicked: {panic}")))),
         };
-        match &frame {
-            Some(Ok(_)) => {}
-            Some(Err(status)) => {
-                self.ended = true;
-                self.broken = Some(status.clone());
-            }
-            None => self.ended = true,
+        if let Some(Err(status)) = &frame {
+            self.broken = Some(status.clone());
+        }
+        if !matches!(frame, Some(Ok(_))) {
+            self.let_go();
         }
         Poll::Ready(frame)
     }
 
     fn keep(&mut self, piece: &Bytes) {
-        self.kept_bytes += piece.len();
         match &mut self.kept {
-            Some(kept) if self.kept_bytes <= KEPT_BYTES => kept.push(piece.clone()),
+            Some(kept) if kept.bytes + piece.len() <= KEPT_BYTES => kept.push(piece.clone()),
             kept => *kept = None,
         }
     }
 
     /// Whether an attempt that has read so many pieces has read them all.
     fn is_read(&self, position: usize) -> bool {
-        self.kept.as_ref().is_none_or(|kept| position >= kept.len())
+        self.kept.as_ref().and_then(|kept| kept.get(position)).is_none()
             && self.second.is_none()
-            && (self.ended || guard::catch(|| self.body.is_end_stream()).unwrap_or_default())
+            && self.body.as_ref().is_none_or(|body| guard::catch(|| body.is_end_stream()).unwrap_or_default())
     }
 
     fn size_hint(&self) -> SizeHint {
-        guard::catch(|| self.body.size_hint()).unwrap_or_default()
+        let Some(body) = &self.body else { return SizeHint::with_exact(0) };
+        guard::catch(|| body.size_hint()).unwrap_or_default()
     }
 
     /// From now on this attempt reads. The one before ends, wherever it waits.
@@ -361,9 +376,26 @@ impl Source {
 
     /// Drops what the caller gave us: it reads no more.
     fn let_go(&mut self) {
-        self.ended = true;
-        let body = std::mem::replace(&mut self.body, Body::empty());
-        guard::shielded("the stream of a request", || drop(body));
+        if let Some(body) = self.body.take() {
+            guard::shielded("the stream of a request", || drop(body));
+        }
+    }
+}
+
+impl Kept {
+    fn push(&mut self, piece: Bytes) {
+        self.bytes += piece.len();
+        match self.first {
+            None => self.first = Some(piece),
+            Some(_) => self.more.push(piece),
+        }
+    }
+
+    fn get(&self, position: usize) -> Option<&Bytes> {
+        match position.checked_sub(1) {
+            None => self.first.as_ref(),
+            Some(position) => self.more.get(position),
+        }
     }
 }
 
@@ -487,13 +519,27 @@ mod tests {
         let timeout = Some(HeaderValue::from_static("5S"));
         let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), timeout, 0).unwrap();
         assert_eq!(sent.uri(), "http://shop/s/m");
-        assert_eq!(sent.headers()[GRPC_TIMEOUT], "5S");
+        assert_eq!(sent.headers()[&GRPC_TIMEOUT], "5S");
         assert_eq!(sent.headers()[USER_AGENT], AGENT);
-        assert!(!request.headers().contains_key(GRPC_TIMEOUT));
+        assert!(!request.headers.contains_key(&GRPC_TIMEOUT));
         assert!(!sent.headers().contains_key(PREVIOUS_ATTEMPTS), "A6: not on the first attempt");
         let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), None, 2).unwrap();
         assert_eq!(sent.headers()[PREVIOUS_ATTEMPTS], "2", "A6");
-        assert!(!sent.headers().contains_key(GRPC_TIMEOUT));
+        assert!(!sent.headers().contains_key(&GRPC_TIMEOUT));
+    }
+
+    #[test]
+    fn every_attempt_has_the_headers_of_the_caller_and_so_has_the_choice_of_its_way() {
+        let mut request = request(&[]);
+        for value in ["one", "two"] {
+            request.headers.append("many", HeaderValue::from_static(value));
+        }
+        let headers = request.headers.clone();
+        for attempt in 0..3 {
+            assert_eq!(request.rpc().headers, &headers, "attempt {attempt}");
+            let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), None, 0).unwrap();
+            assert_eq!(sent.headers(), &headers, "attempt {attempt}");
+        }
     }
 
     fn request(pieces: &[&str]) -> Request {

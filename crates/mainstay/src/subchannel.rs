@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_channel::mpsc::UnboundedSender;
+use http::uri::Scheme;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{Counter, Host, LoadSink, Observation, SubchannelId, SubchannelSpec};
 use mainstay_xds::client::Intern;
@@ -14,13 +15,13 @@ use tokio::runtime;
 
 use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User, WrongName};
 use crate::guard;
-use crate::http2::Tls;
 use crate::intern::Interner;
 use crate::ledger;
 use crate::load_reports::{self, Origin};
 use crate::request::RequestBody;
 use crate::task::Task;
 use crate::telemetry::{LbObserver, SubchannelObserver};
+use crate::tls::ChannelSecurity;
 
 /// A handle of a connection to one address, as snapshots carry it.
 #[derive(Clone, Debug)]
@@ -29,7 +30,7 @@ pub(crate) struct Subchannel(Arc<Connection>);
 /// The subchannels of one channel: its uses of connections.
 pub(crate) struct Subchannels {
     runtime: runtime::Id,
-    tls: Option<Tls>,
+    security: ChannelSecurity,
     settings: ConnectSettings,
     interner: Interner,
     news: UnboundedSender<News>,
@@ -57,6 +58,11 @@ impl Subchannel {
     /// A call on it was given up before it was answered.
     pub(crate) fn suspect(&self) {
         self.0.suspect();
+    }
+
+    /// The scheme of requests on it.
+    pub(crate) fn scheme(&self) -> Scheme {
+        self.0.scheme()
     }
 
     /// Where it leads.
@@ -96,14 +102,14 @@ impl Subchannels {
     /// News of the subchannels go to `news`.
     pub(crate) fn new(
         runtime: runtime::Id,
-        tls: Option<Tls>,
+        security: ChannelSecurity,
         origin: Origin,
         settings: ConnectSettings,
         interner: Interner,
         news: UnboundedSender<News>,
         observer: LbObserver,
     ) -> Self {
-        Self { runtime, tls, settings, interner, news, observer, uses: BTreeMap::new(), origin }
+        Self { runtime, security, settings, interner, news, observer, uses: BTreeMap::new(), origin }
     }
 
     /// Sees what happened to a connection in use.
@@ -133,11 +139,12 @@ impl Host for Subchannels {
             runtime: self.runtime,
             address: spec.address,
             proxy: spec.proxy,
-            tls: self.tls.clone(),
+            security: self.security.of(spec),
             settings: self.settings,
         };
+        let is_secure = !connection.security.is_plaintext();
         let connection = Connection::join(connection, self.user(id));
-        let observer = self.observer.subchannel(&spec.origin, self.tls.is_some());
+        let observer = self.observer.subchannel(&spec.origin, is_secure);
         self.uses.insert(id, Use { connection: connection.clone(), observer, load_reports: Vec::new() });
         Subchannel(connection)
     }

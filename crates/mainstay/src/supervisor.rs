@@ -24,7 +24,6 @@ use tokio::time::Instant;
 use crate::ads::AdsStreams;
 use crate::driver::{Driver, End, QUEUE};
 use crate::guard;
-use crate::http2::Tls;
 use crate::hub::{Plan, Query, Shared};
 use crate::intern::Interner;
 use crate::load_reports::Origin;
@@ -32,6 +31,7 @@ use crate::queue;
 use crate::random::Random;
 use crate::subchannel::Subchannels;
 use crate::telemetry::{LbObserver, XdsObserver};
+use crate::tls::ChannelSecurity;
 
 /// Why no driver runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(crate) enum Halt {
 #[derive(Clone)]
 pub(crate) struct Supervisor {
     pub(crate) plan: Arc<Plan>,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) security: ChannelSecurity,
     pub(crate) origin: Origin,
     pub(crate) shared: Arc<Shared>,
     /// Where questions to the present driver go.
@@ -99,7 +99,7 @@ impl Supervisor {
     }
 
     fn driver(&self) -> Box<Driver> {
-        let Self { plan, tls, origin, shared, queries, runtime } = self;
+        let Self { plan, security, origin, shared, queries, runtime } = self;
         let (input_sender, inputs) = queue::bounded(QUEUE);
         let (news, connection_news) = unbounded();
         let (ask, asked) = unbounded();
@@ -107,10 +107,10 @@ impl Supervisor {
         Box::new(Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
                 .with_warm_switching(plan.warm_switching)
-                .with_required_security(plan.require_xds_security),
+                .with_security(plan.xds_security()),
             subchannels: Subchannels::new(
                 *runtime,
-                tls.clone(),
+                security.clone(),
                 origin.clone(),
                 plan.connect,
                 Interner::of(&plan.bootstrap),

@@ -1,5 +1,9 @@
 //! The protocol core of Mainstay: everything that decides, and nothing that moves a byte.
 //!
+//! **Unstable.** This crate is a part of [`mainstay`](https://docs.rs/mainstay), published because crates cannot be
+//! published without their dependencies. It makes no semver promises: any release may change or remove anything. Use
+//! `mainstay`, whose API has nothing of this crate in it.
+//!
 //! State machines in this crate are synchronous and deterministic. Time ([`Time`]), randomness
 //! ([`Choose`]) and events are arguments; what to do next comes out as plain values. They own no
 //! socket, clock, task or lock, so the same code runs in production and in a simulator.

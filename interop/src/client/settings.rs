@@ -16,6 +16,9 @@ pub struct Settings {
     pub(crate) qps: u32,
     pub(crate) num_channels: usize,
     pub(crate) rpc_timeout: Duration,
+    /// Ours alone: how often connections are pinged, and whether they are without calls.
+    pub(crate) keep_alive: Option<Duration>,
+    pub(crate) keep_alive_without_calls: bool,
     pub(crate) methods: Vec<Method>,
     pub(crate) metadata: Vec<(Method, String, String)>,
     pub(crate) expect_status: Code,
@@ -56,6 +59,10 @@ impl Settings {
                     .filter(|&seconds| seconds > 0)
                     .map(|seconds: u32| Duration::from_secs(seconds.into()))
             })?,
+            keep_alive: flags.take("keep_alive_ms", None, "milliseconds, 1 or more", |value| {
+                value.parse().ok().filter(|&millis| millis > 0).map(|millis| Some(Duration::from_millis(millis)))
+            })?,
+            keep_alive_without_calls: flags.switch("keep_alive_without_calls")?,
             methods: flags.take("rpc", vec![Method::Unary], "a comma list of UnaryCall, EmptyCall", |value| {
                 value.split(',').map(|name| Method::from_name(name.trim())).collect()
             })?,

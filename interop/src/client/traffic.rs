@@ -20,7 +20,7 @@ pub(crate) async fn send(settings: &Settings, stats: Arc<Stats>, configuration: 
     let (fail, mut failure) = mpsc::channel(1);
     let judge = Arc::new(Judge { settings: settings.clone(), succeeded: AtomicBool::new(false), fail });
     let period = Duration::from_secs(1) / settings.qps;
-    let targets: Vec<_> = (0..settings.num_channels).map(|_| target(&settings.server)).collect();
+    let targets: Vec<_> = (0..settings.num_channels).map(|_| target(settings)).collect();
     let mut ticks = tokio::time::interval(period);
     // After a pause of the whole process there is nothing to catch up with.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -45,11 +45,16 @@ pub(crate) async fn send(settings: &Settings, stats: Arc<Stats>, configuration: 
 }
 
 /// A channel to the server, or the reason why there is none: the process lives on and says it with every RPC (I-5).
-fn target(server: &str) -> Target {
+fn target(settings: &Settings) -> Target {
+    let server = &settings.server;
     let made = if server.starts_with("xds:") {
-        Channel::new(server).map(Target::Xds).map_err(|error| error.to_string())
+        let mut channel = Channel::builder(server).keep_alive_without_calls(settings.keep_alive_without_calls);
+        if let Some(interval) = settings.keep_alive {
+            channel = channel.keep_alive(interval, KEEP_ALIVE_TIMEOUT);
+        }
+        channel.build().map(Target::Xds).map_err(|error| error.to_string())
     } else {
-        let authority = server.rsplit('/').next().unwrap_or(server);
+        let authority = server.rsplit('/').next().unwrap_or(server.as_str());
         Endpoint::from_shared(format!("http://{authority}"))
             .map(|endpoint| Target::Plain(endpoint.connect_lazy()))
             .map_err(|error| format!("--server={server}: {error}: expected xds:///name or host:port"))
@@ -60,6 +65,9 @@ fn target(server: &str) -> Target {
         Target::Broken(Status::unavailable(format!("no channel to {server}: {reason}")))
     })
 }
+
+/// How long a ping may remain without an answer.
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Decides what an outcome means to the process.
 struct Judge {

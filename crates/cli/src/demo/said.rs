@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use mainstay::{Event, bootstrap::ServerConfig};
+use mainstay::event::Event;
 
 /// Something that the xDS client says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,34 +32,41 @@ impl Said {
 
     /// An event of the client, if the audience wants to know of it. `role` is what the demo calls a server.
     pub(super) fn of(event: &Event, role: impl Fn(&str) -> &'static str) -> Option<Self> {
-        let name = |server: &ServerConfig| format!("{} ({})", server.server_uri, role(&server.server_uri));
-        let text = match event {
-            Event::Unreachable(server, cause, pause) => {
-                let (name, cause) = (name(server), without_address(cause, &server.server_uri));
-                let text = format!("{name} cannot be reached: {cause}; next attempt {}", after(*pause));
-                return Some(Self::once(name, text));
+        let name = |server: &str| format!("{server} ({})", role(server));
+        Some(match event {
+            Event::Unreachable { server, cause, retry_after, .. } => {
+                Self::unreachable(server, name(server), cause, *retry_after)
             }
-            Event::Connected(server) => format!("connected to {}", name(server)),
-            Event::StreamEnded(server, cause, pause) => {
-                let cause = without_address(cause, &server.server_uri);
-                format!("the stream to {} is over: {cause}; next one {}", name(server), after(*pause))
+            Event::StreamEnded { server, cause, retry_after, .. } => {
+                Self::stream_ended(server, &name(server), cause, *retry_after)
             }
-            Event::FellBack(_, server) => format!("fell back to {}", name(server)),
-            Event::Recovered(_, server) => format!("returned to {}", name(server)),
-            Event::Nacked(server, resource_type, version, _, reason) => {
-                format!("rejected {resource_type} version {version} from {}: {reason}", name(server))
+            Event::Connected { server, .. } => Self::always(format!("connected to {}", name(server))),
+            Event::FellBack { server, .. } => Self::always(format!("fell back to {}", name(server))),
+            Event::Recovered { server, .. } => Self::always(format!("returned to {}", name(server))),
+            Event::Nacked { server, resource_type, version, error, .. } => {
+                Self::always(format!("rejected {resource_type} version {version} from {}: {error}", name(server)))
             }
-            Event::TimedOut(server, key) => {
-                format!("{} did not send {} {:?} in time", name(server), key.resource_type, key.name)
+            Event::TimedOut { server, resource, .. } => {
+                Self::always(format!("{} did not send {resource} in time", name(server)))
             }
-            Event::Ignored(server, what) => format!("ignored from {}: {what}", name(server)),
-            Event::DeletionIgnored(server, key) => {
-                format!("{} deleted {} {:?}, which stays in use", name(server), key.resource_type, key.name)
+            Event::Ignored { server, reason, .. } => Self::always(format!("ignored from {}: {reason}", name(server))),
+            Event::DeletionIgnored { server, resource, .. } => {
+                Self::always(format!("{} deleted {resource}, which stays in use", name(server)))
             }
             // What goes without saying: attempts, answers, updates that were accepted.
             _ => return None,
-        };
-        Some(Self::always(text))
+        })
+    }
+
+    fn unreachable(server: &str, name: String, cause: &str, retry_after: Duration) -> Self {
+        let cause = without_address(cause, server);
+        let text = format!("{name} cannot be reached: {cause}; next attempt {}", after(retry_after));
+        Self::once(name, text)
+    }
+
+    fn stream_ended(server: &str, name: &str, cause: &str, retry_after: Duration) -> Self {
+        let cause = without_address(cause, server);
+        Self::always(format!("the stream to {name} is over: {cause}; next one {}", after(retry_after)))
     }
 }
 
@@ -90,31 +97,40 @@ fn after(pause: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use mainstay::{
+        Channel,
+        bootstrap::{Bootstrap, ServerConfig},
+    };
+    use mainstay_control_plane::ControlPlane;
 
     use super::*;
 
     #[test]
-    fn events_name_the_server_its_role_and_the_cause() {
-        let (server, pause) = (Arc::new(ServerConfig::insecure("127.0.0.1:1")), Duration::from_millis(1040));
-        let cause = "cannot connect: 127.0.0.1:1: Connection refused".to_owned();
-        for (event, expected) in [
-            (Event::Connected(server.clone()), "connected to 127.0.0.1:1 (primary)"),
-            (
-                Event::Unreachable(server.clone(), cause, pause),
-                "127.0.0.1:1 (primary) cannot be reached: Connection refused; next attempt in 1.0 s",
-            ),
-            (
-                Event::StreamEnded(server.clone(), "it was cut".to_owned(), Duration::ZERO),
-                "the stream to 127.0.0.1:1 (primary) is over: it was cut; next one at once",
-            ),
-            (Event::Ignored(server.clone(), "a message".to_owned()), "ignored from 127.0.0.1:1 (primary): a message"),
-        ] {
-            assert_eq!(Said::of(&event, |_| "primary").expect(expected).text, expected);
-        }
-        for event in [Event::Connecting(server.clone()), Event::Answered(server)] {
-            assert_eq!(Said::of(&event, |_| "primary"), None);
-        }
+    fn lines_name_the_server_its_role_and_the_cause() {
+        let (server, name) = ("127.0.0.1:1", "127.0.0.1:1 (primary)");
+        let cause = "cannot connect: 127.0.0.1:1: Connection refused";
+        assert_eq!(
+            Said::unreachable(server, name.to_owned(), cause, Duration::from_millis(1040)).text,
+            "127.0.0.1:1 (primary) cannot be reached: Connection refused; next attempt in 1.0 s"
+        );
+        assert_eq!(
+            Said::stream_ended(server, name, "it was cut", Duration::ZERO).text,
+            "the stream to 127.0.0.1:1 (primary) is over: it was cut; next one at once"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_audience_hears_of_connections_and_not_of_attempts() {
+        let server = ControlPlane::new().serve("127.0.0.1:0").await.unwrap();
+        let uri = server.addr().to_string();
+        let bootstrap = Bootstrap::builder().server(ServerConfig::insecure(&uri)).build().unwrap();
+        let channel = Channel::builder("xds:///service").bootstrap(bootstrap).build().unwrap();
+        let mut events = channel.events();
+        let attempt = events.next().await.unwrap();
+        assert!(matches!(attempt, Event::Connecting { .. }), "{attempt}");
+        assert_eq!(Said::of(&attempt, |_| "primary"), None);
+        let connected = Said::of(&events.next().await.unwrap(), |_| "primary").unwrap();
+        assert_eq!(connected.text, format!("connected to {uri} (primary)"));
     }
 
     #[test]

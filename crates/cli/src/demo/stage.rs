@@ -1,10 +1,10 @@
 //! The real world of the demo: backends and control planes on ports of this machine, all in this process.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use mainstay::{
-    Events,
     bootstrap::{Bootstrap, BootstrapBuilder, Node, ServerConfig},
+    event::Events,
 };
 use mainstay_control_plane::{ControlPlane, Server, Snapshot, TypeUrl, resources};
 use mainstay_testservice::{Backend, proto::test_service_client::TestServiceClient};
@@ -68,11 +68,11 @@ impl World {
     }
 
     /// The bootstrap that knows both control planes, in this order.
-    fn bootstrap(&self) -> Result<Arc<Bootstrap>, Failure> {
-        let node = Node { id: "mainstay-demo".to_owned(), ..Node::default() };
+    fn bootstrap(&self) -> Result<Bootstrap, Failure> {
+        let node = Node::new("mainstay-demo");
         let servers = self.control_planes.iter().map(|server| ServerConfig::insecure(server.addr().to_string()));
         let builder = servers.fold(Bootstrap::builder().node(node), BootstrapBuilder::server);
-        builder.build().map(Arc::new).map_err(|invalid| Failure::failed(format!("the demo's bootstrap: {invalid}")))
+        builder.build().map_err(|invalid| Failure::failed(format!("the demo's bootstrap: {invalid}")))
     }
 
     /// Puts the present configuration into force at both control planes.
@@ -248,7 +248,7 @@ mod tests {
     async fn the_bootstrap_names_the_primary_first() {
         let world = World::start().await.unwrap();
         let bootstrap = world.bootstrap().unwrap();
-        let uris: Vec<_> = bootstrap.servers.iter().map(|server| server.server_uri.clone()).collect();
+        let uris: Vec<_> = bootstrap.server_uris().collect();
         assert_eq!(uris, world.control_planes.each_ref().map(|server| server.addr().to_string()));
     }
 

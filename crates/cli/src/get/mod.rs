@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use mainstay::{
     Channel,
-    config::{ConfigView, Configs},
+    view::{ConfigView, Configs},
 };
 use tokio::time::Instant;
 

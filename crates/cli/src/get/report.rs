@@ -2,17 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use mainstay::config::{
-    ConfigView,
-    client::{ResourceState, ResourceStatus, ServerState, ServerStatus},
-    deps::{ClusterChildren, ClusterConfig, ClusterResult, JoinedLocality, ResolvedEndpoints, XdsConfig},
-    resource::{
-        ResourceType,
-        cluster::ClusterKind,
-        endpoint::{Endpoint, EndpointSource, HealthStatus},
-        listener::RouteSource,
-        matcher::{HeaderMatch, HeaderMatcher, PathMatcher, StringMatcher},
-        route::{ClusterTarget, Route, RouteAction},
+use mainstay::{
+    ResourceType,
+    view::{
+        Cluster, ClusterError, ClusterKind, ConfigView, Endpoint, Endpoints, HealthStatus, LocalityEndpoints,
+        ResourceState, ResourceStatus, Route, RouteAction, ServerState, ServerStatus, XdsConfig,
     },
 };
 use serde::Serialize;
@@ -167,7 +161,7 @@ pub(super) struct EndpointReport {
 impl Report {
     pub(super) fn new(view: &ConfigView) -> Self {
         let mut report = Self {
-            target: view.target.to_string(),
+            target: view.target.clone(),
             status: Status::Failed,
             error: None,
             node: view.node_id.clone(),
@@ -192,15 +186,13 @@ impl Report {
         self.mixed_sources = config.mixed_sources;
         self.listener = Some(Named::new(view, ResourceType::Listener, &view.listener));
         self.routes = Some(Routes {
-            resource: match &config.listener.routes {
-                RouteSource::Inline(_) => None,
-                RouteSource::Rds(name) => Some(Named::new(view, ResourceType::RouteConfig, name)),
-            },
-            virtual_host: config.virtual_host.name.clone(),
-            routes: config.virtual_host.routes.iter().map(RouteReport::new).collect(),
+            resource: config.route_config.as_ref().map(|name| Named::new(view, ResourceType::RouteConfig, name)),
+            virtual_host: config.virtual_host.clone(),
+            routes: config.routes.iter().map(RouteReport::new).collect(),
         });
-        let cluster = |(name, result): (&_, &_)| (str::to_owned(name), ClusterReport::new(view, name, result));
-        self.clusters = config.clusters.iter().map(|(name, result)| cluster((&**name, result))).collect();
+        let clusters = config.clusters.iter();
+        self.clusters =
+            clusters.map(|(name, cluster)| (name.clone(), ClusterReport::new(view, name, cluster))).collect();
         self.status = if self.unusable().is_empty() { Status::Complete } else { Status::Partial };
     }
 
@@ -243,9 +235,9 @@ impl ServerReport {
             ServerState::Connecting => "connecting",
             ServerState::Ready => "ready",
             ServerState::TransientFailure => "unreachable",
+            _ => "unknown",
         };
-        let error = status.last_error.as_ref().map(ToString::to_string);
-        Self { uri: status.server.server_uri.clone(), state, error }
+        Self { uri: status.server.clone(), state, error: status.last_error.clone() }
     }
 }
 
@@ -260,15 +252,15 @@ impl Named {
 
 impl Watched {
     fn new(view: &ConfigView, status: &ResourceStatus) -> Self {
-        let resource = Named { name: status.resource.name.to_string(), origin: Origin::new(view, status) };
+        let resource = Named { name: status.resource.name.clone(), origin: Origin::new(view, status) };
         Self { kind: status.resource.resource_type.to_string(), resource }
     }
 }
 
 impl Origin {
     fn new(view: &ConfigView, status: &ResourceStatus) -> Self {
-        let provenance = status.value.as_ref().map(|value| &value.provenance);
-        let age = provenance.map(|from| view.age(from.at).as_millis());
+        let value = status.value.as_ref();
+        let age = value.map(|value| view.taken_at.duration_since(value.received_at).as_millis());
         Self {
             state: match status.state {
                 ResourceState::Requested => "requested",
@@ -277,10 +269,11 @@ impl Origin {
                 ResourceState::Nacked => "nacked",
                 ResourceState::ReceivedError => "received_error",
                 ResourceState::TimedOut => "timed_out",
+                _ => "unknown",
             },
-            version: provenance.map(|from| from.version.to_string()),
+            version: value.map(|value| value.version.clone()),
             age_ms: age.map(|age| u64::try_from(age).unwrap_or(u64::MAX)),
-            server: provenance.map(|from| from.server.server_uri.clone()),
+            server: value.map(|value| value.server.clone()),
             error: status.error.as_ref().map(ToString::to_string),
         }
     }
@@ -289,25 +282,20 @@ impl Origin {
 impl RouteReport {
     fn new(route: &Route) -> Self {
         let (clusters, unsupported) = match &route.action {
-            RouteAction::Forward(forward) => (targets(&forward.target), None),
+            RouteAction::Forward(forward) => {
+                let clusters = forward.clusters.iter();
+                (clusters.map(|to| Weighted { name: to.name.clone(), weight: to.weight }).collect(), None)
+            }
             RouteAction::NonForwarding => (Vec::new(), Some("non_forwarding_action".to_owned())),
-            RouteAction::Unsupported(action) => (Vec::new(), Some((*action).to_owned())),
+            RouteAction::Unsupported { action, .. } => (Vec::new(), Some(action.clone())),
+            other => (Vec::new(), Some(format!("{other:?}"))),
         };
-        Self { matches: matches(route), clusters, unsupported }
-    }
-}
-
-fn targets(target: &ClusterTarget) -> Vec<Weighted> {
-    match target {
-        ClusterTarget::Cluster(name) => vec![Weighted { name: name.clone(), weight: 1 }],
-        ClusterTarget::Weighted(choices) => {
-            choices.iter().map(|choice| Weighted { name: choice.name.clone(), weight: choice.weight }).collect()
-        }
+        Self { matches: route.matches.to_string(), clusters, unsupported }
     }
 }
 
 impl ClusterReport {
-    fn new(view: &ConfigView, name: &str, result: &ClusterResult) -> Self {
+    fn new(view: &ConfigView, name: &str, result: &Result<Cluster, ClusterError>) -> Self {
         let origin = Named::new(view, ResourceType::Cluster, name).origin;
         let mut report = Self {
             origin,
@@ -319,38 +307,37 @@ impl ClusterReport {
             endpoints: None,
         };
         match result {
-            Ok(config) => report.describe(view, name, config),
+            Ok(cluster) => report.describe(view, cluster),
             // The error of the resource itself stands at its origin.
             Err(error) => report.unusable = report.origin.error.is_none().then(|| error.to_string()),
         }
         report
     }
 
-    fn describe(&mut self, view: &ConfigView, name: &str, config: &ClusterConfig) {
+    fn describe(&mut self, view: &ConfigView, cluster: &Cluster) {
         let mut eds = None;
-        match &config.cluster.kind {
-            ClusterKind::Eds { service_name } => {
+        match &cluster.kind {
+            ClusterKind::Eds { resource_name, .. } => {
                 self.kind = Some("EDS");
-                let service = service_name.as_deref().unwrap_or(name);
-                eds = Some(Named::new(view, ResourceType::Endpoints, service));
+                eds = Some(Named::new(view, ResourceType::Endpoints, resource_name));
             }
-            ClusterKind::LogicalDns { host, port } => {
+            ClusterKind::LogicalDns { host, port, .. } => {
                 self.kind = Some("LOGICAL_DNS");
                 self.dns = Some(format!("{host}:{port}"));
             }
-            ClusterKind::Aggregate { clusters } => {
+            ClusterKind::Aggregate { clusters, .. } => {
                 self.kind = Some("aggregate");
                 self.children = clusters.clone();
+                return;
             }
+            _ => return,
         }
-        if let ClusterChildren::Endpoints(endpoints) = &config.children {
-            self.lb_policy = Some(config.cluster.lb_policy.to_string());
-            let priorities = endpoints.as_ref().map_or_else(Vec::new, |endpoints| priorities(view, endpoints));
-            if self.dns.is_some() && endpoints.is_none() {
-                self.unusable = Some(config.note.to_string());
-            }
-            self.endpoints = Some(EndpointsReport { resource: eds, priorities });
+        self.lb_policy = Some(cluster.lb_policy.clone());
+        let priorities = cluster.endpoints.as_ref().map_or_else(Vec::new, |endpoints| priorities(view, endpoints));
+        if self.dns.is_some() && cluster.endpoints.is_none() {
+            self.unusable = Some(cluster.note.clone());
         }
+        self.endpoints = Some(EndpointsReport { resource: eds, priorities });
     }
 
     /// Whether it is an aggregate with leaves, or has endpoints.
@@ -360,73 +347,26 @@ impl ClusterReport {
     }
 }
 
-fn priorities(view: &ConfigView, endpoints: &ResolvedEndpoints) -> Vec<Vec<LocalityReport>> {
-    let sources = endpoints.endpoints.priorities.iter().map(|priority| &priority.localities);
-    let joined = endpoints.priorities().zip(sources);
-    joined
-        .map(|(localities, sources)| {
-            let report = |(locality, source): (JoinedLocality<'_>, &EndpointSource)| LocalityReport {
-                name: [&*locality.locality.region, &*locality.locality.zone, &*locality.locality.sub_zone].join("/"),
-                weight: locality.weight,
-                collection: match source {
-                    EndpointSource::Inline(_) => None,
-                    EndpointSource::Collection(name) => Some(Named::new(view, ResourceType::EndpointCollection, name)),
-                },
-                endpoints: locality.endpoints.into_iter().map(EndpointReport::new).collect(),
-            };
-            localities.into_iter().zip(sources.iter().map(|locality| &locality.source)).map(report).collect()
-        })
-        .collect()
+fn priorities(view: &ConfigView, endpoints: &Endpoints) -> Vec<Vec<LocalityReport>> {
+    let report = |from: &LocalityEndpoints| LocalityReport {
+        name: from.locality.to_string(),
+        weight: from.weight,
+        collection: from.collection.as_ref().map(|name| Named::new(view, ResourceType::EndpointCollection, name)),
+        endpoints: from.endpoints.iter().map(EndpointReport::new).collect(),
+    };
+    endpoints.priorities.iter().map(|priority| priority.localities.iter().map(report).collect()).collect()
 }
 
 impl EndpointReport {
     fn new(endpoint: &Endpoint) -> Self {
         Self {
-            addresses: endpoint.addresses.as_slice().iter().map(ToString::to_string).collect(),
+            addresses: endpoint.addresses.iter().map(ToString::to_string).collect(),
             health: match endpoint.health {
-                HealthStatus::Unknown => "unknown",
                 HealthStatus::Healthy => "healthy",
                 HealthStatus::Draining => "draining",
+                _ => "unknown",
             },
             weight: endpoint.weight,
         }
     }
-}
-
-// === words ===
-
-fn matches(route: &Route) -> String {
-    let mut parts = vec![match &route.path {
-        PathMatcher::Prefix { value, .. } if value.is_empty() => "any path".to_owned(),
-        PathMatcher::Prefix { value, case_sensitive } => format!("prefix {value:?}{}", case(!case_sensitive)),
-        PathMatcher::Exact { value, case_sensitive } => format!("path {value:?}{}", case(!case_sensitive)),
-        PathMatcher::Regex(regex) => format!("regex {:?}", regex.pattern()),
-    }];
-    parts.extend(route.headers.iter().map(header));
-    parts.extend(route.fraction.map(|millionths| format!("{} % of the RPCs", f64::from(millionths) / 10_000.0)));
-    parts.join(" and ")
-}
-
-fn header(matcher: &HeaderMatcher) -> String {
-    let text = match &matcher.kind {
-        HeaderMatch::String(StringMatcher::Exact { value, ignore_case }) => format!("{value:?}{}", case(*ignore_case)),
-        HeaderMatch::String(StringMatcher::Prefix { value, ignore_case }) => {
-            format!("prefix {value:?}{}", case(*ignore_case))
-        }
-        HeaderMatch::String(StringMatcher::Suffix { value, ignore_case }) => {
-            format!("suffix {value:?}{}", case(*ignore_case))
-        }
-        HeaderMatch::String(StringMatcher::Contains { value, ignore_case }) => {
-            format!("with {value:?}{}", case(*ignore_case))
-        }
-        HeaderMatch::String(StringMatcher::Regex(regex)) => format!("regex {:?}", regex.pattern()),
-        HeaderMatch::Range { start, end } => format!("in {start}..{end}"),
-        HeaderMatch::Present(true) => "present".to_owned(),
-        HeaderMatch::Present(false) => "absent".to_owned(),
-    };
-    format!("header {} {}{text}", matcher.name, if matcher.invert { "not " } else { "" })
-}
-
-fn case(ignored: bool) -> &'static str {
-    if ignored { " in any case" } else { "" }
 }

@@ -9,8 +9,9 @@ use std::{
 };
 
 use mainstay::{
-    Channel, Event,
+    Channel,
     bootstrap::{Bootstrap, BootstrapBuilder, Node, ServerConfig},
+    event::Event,
 };
 use mainstay_control_plane::{ControlPlane, Corruption, Server, Snapshot, TypeUrl, resources};
 use mainstay_sim::Seeded;
@@ -124,7 +125,7 @@ impl Chaos {
     }
 
     fn channel_to(&self, service: &str) -> Result<Channel, Failure> {
-        let node = Node { id: "mainstay-soak".to_owned(), ..Node::default() };
+        let node = Node::new("mainstay-soak");
         let servers = self.planes.iter().map(|plane| ServerConfig::insecure(plane.server.addr().to_string()));
         let builder = servers.fold(Bootstrap::builder().node(node), BootstrapBuilder::server);
         let bootstrap =
@@ -149,7 +150,7 @@ impl Stage for Chaos {
         let (mut events, fallbacks) = (channel.events(), Arc::clone(&self.fallbacks));
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
-                if matches!(event, Event::FellBack(..)) {
+                if matches!(event, Event::FellBack { .. }) {
                     fallbacks.fetch_add(1, Ordering::Relaxed);
                 }
             }

@@ -167,7 +167,7 @@ impl Siege {
     }
 
     fn builder(&self) -> Result<ChannelBuilder, Failure> {
-        let node = Node { id: "mainstay-soak".to_owned(), ..Node::default() };
+        let node = Node::new("mainstay-soak");
         let bootstrap = Bootstrap::builder().node(node).server(ServerConfig::insecure(self.server.addr().to_string()));
         let bootstrap =
             bootstrap.build().map_err(|invalid| Failure::failed(format!("the bootstrap of the soak: {invalid}")))?;

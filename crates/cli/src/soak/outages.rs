@@ -6,7 +6,6 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     process::{Child, ChildStdout, Command, Stdio},
-    sync::Arc,
     time::Duration,
 };
 
@@ -202,12 +201,12 @@ struct Outcome {
 
 impl Mesh {
     async fn start(servers: &[SocketAddr], first: &str) -> Result<Self, Failure> {
-        let mut bootstrap = Bootstrap::builder().node(Node { id: "outages".to_owned(), ..Node::default() });
+        let mut bootstrap = Bootstrap::builder().node(Node::new("outages"));
         for server in servers {
             bootstrap = bootstrap.server(ServerConfig::insecure(server.to_string()));
         }
         let bootstrap = bootstrap.build().map_err(|error| Failure::failed(error.to_string()))?;
-        let channel = connect::build(Channel::builder("xds:///service").bootstrap(Arc::new(bootstrap)))?;
+        let channel = connect::build(Channel::builder("xds:///service").bootstrap(bootstrap))?;
         let mesh = Self { channel };
         mesh.until_answered_by(first).await?;
         Ok(mesh)

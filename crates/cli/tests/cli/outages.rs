@@ -3,8 +3,9 @@
 use std::{fs, path::Path, time::Duration};
 
 use mainstay::{
-    Channel, Event,
+    Channel,
     bootstrap::{Bootstrap, ServerConfig},
+    event::Event,
 };
 use mainstay_control_plane::{ControlPlane, Snapshot, resources};
 use mainstay_testservice::{
@@ -41,13 +42,13 @@ async fn a_primary_that_is_frozen_in_mid_update_is_left_for_the_fallback_and_no_
     update.insert(resources::listener("service", resources::route("service", "cluster-2")));
     let mut configs = channel.configs();
     write(directory.path(), &update);
-    while !configs.next().await.unwrap().resources.iter().any(|found| &*found.resource.name == "cluster-2") {}
+    while !configs.next().await.unwrap().resources.iter().any(|found| found.resource.name == "cluster-2") {}
     primary.signal("STOP");
     let mut events = channel.events();
     let fell_back = async {
         loop {
             match events.next().await.unwrap() {
-                Event::Unreachable(_, cause, _) | Event::StreamEnded(_, cause, _) => return cause,
+                Event::Unreachable { cause, .. } | Event::StreamEnded { cause, .. } => return cause,
                 _ => {}
             }
         }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mainstay_xds::deps::{ClusterChildren, ClusterResult, XdsConfig};
+use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ClusterResult, XdsConfig};
 use mainstay_xds::resource::filter::{FilterConfig, HttpFilter};
+use mainstay_xds::resource::tls::UpstreamTls;
 
 use super::outlier_detection::OutlierDetection;
 use super::priority::{ChildConfig, Priority};
@@ -13,7 +14,7 @@ use super::{Cx, Event, LeafCluster, Policy};
 use crate::host::Observation;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
-use crate::subchannel::{State, Subchannel};
+use crate::subchannel::{State, Subchannel, XdsSecurity};
 
 /// A cluster below the cluster manager.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,8 +38,8 @@ pub(crate) struct LeafConfig {
     entry: Option<ClusterResult>,
     /// Whether RPCs may belong to sessions (A55).
     sessions: bool,
-    /// Whether it is refused if it asks for TLS.
-    requires_security: bool,
+    /// What becomes of it if it asks for TLS.
+    security: XdsSecurity,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,8 +53,10 @@ enum CdsKind {
 enum Leaf {
     Works {
         child: OutlierDetection,
-        /// Whether it asked for TLS when that was last looked at.
-        secured: bool,
+        /// How its connections are secured.
+        tls: Option<Arc<UpstreamTls>>,
+        /// Whether it asked for TLS in vain when that was last looked at.
+        ignored: bool,
     },
     Broken(String),
 }
@@ -85,7 +88,13 @@ impl Cds {
                 self.child.shut_down(cx);
                 self.child = Switch::new(cx, &config);
             }
-            CdsConfig::Leaf(_) | CdsConfig::Aggregate(_) => self.child.update(cx, &config),
+            CdsConfig::Leaf(_) | CdsConfig::Aggregate(_) if config.may_follow(&self.config) => {
+                self.child.update(cx, &config);
+            }
+            CdsConfig::Leaf(_) | CdsConfig::Aggregate(_) => {
+                self.child.shut_down(cx);
+                self.child = Switch::new(cx, &config);
+            }
         }
         self.config = config;
         true
@@ -114,15 +123,26 @@ impl Cds {
 }
 
 impl CdsConfig {
+    /// Whether what serves under `before` may go on until this is ready. A cluster that becomes an aggregate, or was
+    /// one, is another one with other connections; where TLS is asked for, those are not used a moment longer.
+    fn may_follow(&self, before: &Self) -> bool {
+        let secured = |config: &Self| match config {
+            Self::Leaf(leaf) => leaf.follows_tls(),
+            Self::Aggregate(leaves) => leaves.iter().any(LeafConfig::follows_tls),
+        };
+        matches!((self, before), (Self::Leaf(_), Self::Leaf(_)) | (Self::Aggregate(_), Self::Aggregate(_)))
+            || !(secured(self) || secured(before))
+    }
+
     /// Looks `name` up.
-    pub(crate) fn of(name: &Arc<str>, config: &XdsConfig, requires_security: bool) -> Self {
+    pub(crate) fn of(name: &Arc<str>, config: &XdsConfig, security: XdsSecurity) -> Self {
         let has_sessions = |filter: &HttpFilter| matches!(filter.config, FilterConfig::StatefulSession(_));
         let sessions = config.listener.filters.iter().any(has_sessions);
         let leaf = |name: &Arc<str>| LeafConfig {
             name: Arc::clone(name),
             entry: config.clusters.get(name).cloned(),
             sessions,
-            requires_security,
+            security,
         };
         match config.clusters.get(name) {
             Some(Ok(cluster)) => match &cluster.children {
@@ -190,18 +210,28 @@ impl Policy for CdsKind {
 }
 
 impl LeafConfig {
+    /// Whether its connections are secured as it asks.
+    fn follows_tls(&self) -> bool {
+        let asks = |cluster: &Arc<ClusterConfig>| cluster.cluster.tls.is_some();
+        self.security == XdsSecurity::Follow && self.entry.as_ref().is_some_and(|entry| entry.as_ref().is_ok_and(asks))
+    }
+
     /// The cluster that works, or why it does not.
     fn usable(&self) -> Result<LeafCluster, String> {
         match &self.entry {
             Some(Ok(cluster)) if matches!(cluster.children, ClusterChildren::Aggregate(_)) => {
                 Err(format!("leaf cluster {:?} is itself an aggregate", self.name))
             }
-            Some(Ok(cluster)) if cluster.cluster.tls.is_some() && self.requires_security => Err(format!(
+            Some(Ok(cluster)) if cluster.cluster.tls.is_some() && self.security == XdsSecurity::Refuse => Err(format!(
                 "cluster {:?} asks for TLS in its transport_socket, which the credentials of this channel do not \
                  follow, and the channel requires xDS security",
                 self.name
             )),
-            Some(Ok(cluster)) => Ok(LeafCluster { config: Arc::clone(cluster), sessions: self.sessions }),
+            Some(Ok(cluster)) => Ok(LeafCluster {
+                config: Arc::clone(cluster),
+                sessions: self.sessions,
+                tls: cluster.cluster.tls.clone().filter(|_| self.security == XdsSecurity::Follow),
+            }),
             Some(Err(error)) => Err(error.to_string()),
             None => Err(format!("xDS config has no entry for cluster {:?}", self.name)), // L-55
         }
@@ -216,8 +246,8 @@ impl Policy for Leaf {
     fn new(cx: &mut Cx<'_>, config: &LeafConfig) -> Self {
         match config.usable() {
             Ok(cluster) => {
-                let secured = tell_of_ignored_security(cx, &cluster, false);
-                Self::Works { secured, child: OutlierDetection::new(cx, &cluster) }
+                let ignored = tell_of_ignored_security(cx, &cluster, false);
+                Self::Works { tls: cluster.tls.clone(), ignored, child: OutlierDetection::new(cx, &cluster) }
             }
             Err(text) => Self::Broken(text),
         }
@@ -225,8 +255,10 @@ impl Policy for Leaf {
 
     fn update(&mut self, cx: &mut Cx<'_>, config: &LeafConfig) {
         match (&mut *self, config.usable()) {
-            (Self::Works { secured, child }, Ok(cluster)) => {
-                *secured = tell_of_ignored_security(cx, &cluster, *secured);
+            // Under another TLS context nothing goes on, not even for a moment: what was connected before may not be whom
+            // the cluster now means.
+            (Self::Works { child, tls, ignored }, Ok(cluster)) if *tls == cluster.tls => {
+                *ignored = tell_of_ignored_security(cx, &cluster, *ignored);
                 child.update(cx, &cluster);
             }
             _ => {
@@ -287,13 +319,13 @@ impl Aggregate {
     }
 }
 
-/// Tells when a cluster begins to ask for TLS; whether it does.
+/// Tells when a cluster begins to ask for TLS in vain; whether it does.
 fn tell_of_ignored_security(cx: &mut Cx<'_>, leaf: &LeafCluster, before: bool) -> bool {
-    let secured = leaf.config.cluster.tls.is_some();
-    if secured && !before {
+    let ignored = leaf.config.cluster.tls.is_some() && leaf.tls.is_none();
+    if ignored && !before {
         cx.observations.push(Observation::SecurityIgnored { cluster: Arc::clone(&leaf.config.name) });
     }
-    secured
+    ignored
 }
 
 /// Gives each leaf its old number or a new one.

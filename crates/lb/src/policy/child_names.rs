@@ -95,6 +95,7 @@ mod tests {
             weight: 1,
             endpoints: Arc::default(),
             http_connect: None,
+            tls: None,
         };
         text.split('|').map(|localities| localities.split(' ').map(locality).map(Arc::new).collect()).collect()
     }

@@ -35,7 +35,7 @@ impl Policy for ClusterImpl {
     type Config = LeafCluster;
 
     fn new(cx: &mut Cx<'_>, cluster: &LeafCluster) -> Self {
-        let LeafCluster { config, sessions } = cluster;
+        let LeafCluster { config, sessions, .. } = cluster;
         let mut names = ChildNames::default();
         let children = children(cluster, &mut names);
         let eds_service = eds_service(config);
@@ -47,7 +47,7 @@ impl Policy for ClusterImpl {
     }
 
     fn update(&mut self, cx: &mut Cx<'_>, cluster: &LeafCluster) {
-        let LeafCluster { config, sessions } = cluster;
+        let LeafCluster { config, sessions, .. } = cluster;
         let eds_service = eds_service(config);
         if self.eds_service != eds_service {
             self.counter = (cx.breakers)(&config.name, &eds_service);
@@ -100,7 +100,7 @@ impl Policy for ClusterImpl {
 fn children(cluster: &LeafCluster, names: &mut ChildNames) -> Vec<ChildConfig<PriorityConfig>> {
     let config = &*cluster.config;
     let mut priorities = match &config.children {
-        ClusterChildren::Endpoints(Some(endpoints)) => resolve(config, endpoints),
+        ClusterChildren::Endpoints(Some(endpoints)) => resolve(cluster, endpoints),
         ClusterChildren::Endpoints(None) | ClusterChildren::Aggregate(_) => Vec::new(),
     };
     if priorities.is_empty() {
@@ -139,7 +139,8 @@ fn load(
 }
 
 /// The localities of each priority with the endpoints they really have.
-fn resolve(config: &ClusterConfig, resolved: &ResolvedEndpoints) -> Vec<Vec<Arc<LocalityConfig>>> {
+fn resolve(cluster: &LeafCluster, resolved: &ResolvedEndpoints) -> Vec<Vec<Arc<LocalityConfig>>> {
+    let LeafCluster { config, tls, .. } = cluster;
     let http_connect = config.cluster.http_connect;
     let priorities = resolved.priorities().zip(&resolved.endpoints.priorities);
     let localities = |(joined, priority): (Vec<JoinedLocality<'_>>, &EdsPriority)| {
@@ -150,6 +151,7 @@ fn resolve(config: &ClusterConfig, resolved: &ResolvedEndpoints) -> Vec<Vec<Arc<
             weight: joined.weight,
             endpoints: collection(resolved, joined, &from.source),
             http_connect: http_connect.map(|cluster| HttpConnect { default: from.proxy.or(cluster.default) }),
+            tls: tls.clone(),
         });
         localities.map(Arc::new).collect()
     };

@@ -20,6 +20,7 @@ use std::time::Duration;
 use mainstay_xds::deps::ClusterConfig;
 use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::cluster::OutlierDetection;
+use mainstay_xds::resource::tls::UpstreamTls;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
@@ -135,6 +136,8 @@ pub(crate) struct LeafCluster {
     pub(crate) config: Arc<ClusterConfig>,
     /// Whether RPCs may belong to sessions (A55).
     pub(crate) sessions: bool,
+    /// How connections to its endpoints are secured, if the channel follows what clusters ask for (A29).
+    pub(crate) tls: Option<Arc<UpstreamTls>>,
 }
 
 impl LeafCluster {

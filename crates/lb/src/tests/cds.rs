@@ -11,7 +11,7 @@ use mainstay_xds::resource::tls::{Roots, UpstreamTls};
 
 use crate::snapshot::Content;
 use crate::testbed::{World, aggregate, broken, config, dns, edit_cluster, eds, route, routed, with_policy};
-use crate::{Decision, Observation, Rpc};
+use crate::{Decision, Observation, Rpc, XdsSecurity};
 
 #[test]
 fn an_error_takes_the_place_of_a_cluster_at_once() {
@@ -44,7 +44,7 @@ fn an_error_of_one_cluster_leaves_others_alone() {
 /// A29: told when it begins, not with every update.
 #[test]
 fn a_tls_context_that_is_not_followed_is_told_once() {
-    let secured = |endpoints| edit_cluster(eds("c", endpoints), |cluster| cluster.tls = Some(tls()));
+    let secured = |endpoints| edit_cluster(eds("c", endpoints), |cluster| cluster.tls = Some(Arc::new(tls())));
     let told = Observation::SecurityIgnored { cluster: "c".into() };
     let mut world = World::new();
     world.update(config([eds("c", "a=1")]));
@@ -62,9 +62,9 @@ fn a_tls_context_that_is_not_followed_is_told_once() {
 /// A cluster that cannot be used as it asks is as good as one that cannot be had.
 #[test]
 fn a_tls_context_that_is_not_followed_is_refused_where_security_is_required() {
-    let secured = |name, endpoints| edit_cluster(eds(name, endpoints), |cluster| cluster.tls = Some(tls()));
+    let secured = |name, endpoints| edit_cluster(eds(name, endpoints), |cluster| cluster.tls = Some(Arc::new(tls())));
     let mut world = World::new();
-    world.tree = world.tree.with_required_security(true);
+    world.tree = world.tree.with_security(XdsSecurity::Refuse);
     world.update(config([eds("c", "a=1")]));
     world.ready(1);
     assert_eq!(world.rpc(), "send 1");
@@ -80,6 +80,59 @@ fn a_tls_context_that_is_not_followed_is_refused_where_security_is_required() {
     world.update(config([aggregate("agg", &["x", "y"]), secured("x", "a=1"), eds("y", "a=2")]));
     world.ready(2);
     assert_eq!(world.rpc(), "send 2", "an aggregate goes on to its next leaf");
+}
+
+/// A29: another TLS context means other connections, and RPCs wait for them rather than take those from before.
+#[test]
+fn a_tls_context_that_is_followed_is_never_served_by_other_connections() {
+    let asks = |name, server: &str| {
+        let tls = UpstreamTls { sni: Some(server.to_owned()), ..tls() };
+        edit_cluster(eds(name, "a=1"), |cluster| cluster.tls = Some(Arc::new(tls)))
+    };
+    let mut world = World::new();
+    world.tree = world.tree.with_security(XdsSecurity::Follow);
+    world.update(config([eds("c", "a=1")]));
+    world.ready(1);
+    assert_eq!(world.rpc(), "send 1", "in plaintext: nothing else was asked for");
+    world.log();
+    world.update(config([asks("c", "100")]));
+    assert_eq!(world.log(), "create 101, connect 101, release 1");
+    assert_eq!(world.outcome(), "wait", "not on the connection in plaintext");
+    world.ready(101);
+    assert_eq!(world.rpc(), "send 101");
+    world.update(config([asks("c", "200")]));
+    assert_eq!(world.outcome(), "wait", "not on the connection to another server");
+    world.ready(201);
+    world.log();
+    world.update(config([aggregate("c", &["l"]), asks("l", "300")]));
+    assert_eq!(world.outcome(), "wait", "the same where a cluster becomes an aggregate");
+    world.ready(301);
+    world.update(config([aggregate("c", &["l"]), asks("l", "400")]));
+    assert_eq!(world.outcome(), "wait", "and inside one");
+    world.ready(401);
+    assert_eq!(world.rpc(), "send 401");
+    world.update(config([eds("c", "a=1")]));
+    assert_eq!(world.outcome(), "wait", "nor does TLS serve where plaintext is asked for");
+    assert_eq!(world.host.observations, [], "nothing was ignored");
+}
+
+/// A29: which endpoint it is does not matter, only how it is to be reached.
+#[test]
+fn clusters_with_different_tls_share_no_connection() {
+    let asks = |name, server: Option<&str>| {
+        let tls = UpstreamTls { sni: server.map(str::to_owned), ..tls() };
+        edit_cluster(eds(name, "a=1"), |cluster| cluster.tls = Some(Arc::new(tls)))
+    };
+    let routes = [route("/a", "a"), route("/b", "b"), route("/c", "c"), route("/d", "d")];
+    let mut world = World::new();
+    world.tree = world.tree.with_security(XdsSecurity::Follow);
+    world.update(routed(
+        routes,
+        [asks("a", Some("100")), asks("b", Some("200")), asks("c", Some("100")), eds("d", "a=1")],
+    ));
+    [1, 101, 201].into_iter().for_each(|port| world.ready(port));
+    let sent: Vec<_> = ["/a/m", "/b/m", "/c/m", "/d/m"].map(|path| world.rpc_to(path)).into();
+    assert_eq!(sent, ["send 101", "send 201", "send 101", "send 1"], "equal ones do");
 }
 
 fn tls() -> UpstreamTls {

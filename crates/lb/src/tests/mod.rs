@@ -6,6 +6,7 @@ mod cluster_manager;
 mod decisions;
 mod distribution;
 mod handover;
+mod identity;
 mod least_request;
 mod load;
 mod outlier_detection;

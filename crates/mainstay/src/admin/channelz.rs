@@ -9,7 +9,6 @@ use mainstay_lb::{Connectivity, Outlook};
 use mainstay_xds::client::ServerState;
 use tonic::{Request, Response, Status};
 
-use crate::admin::channelz_v1 as pb;
 use crate::connection::{Connection, Socket};
 use crate::http2::Security;
 use crate::hub::{Hub, HubStatus};
@@ -19,20 +18,39 @@ use pb::channel_connectivity_state::State;
 use pb::channel_trace_event::Severity;
 use pb::channelz_server::ChannelzServer;
 
-/// gRPC's channelz, version 1. Top channels are the `xds:` channels of this process and their
-/// channels to xDS servers; below the former are subchannels with their connections.
+/// Returns gRPC's channelz service, version 1.
 ///
-/// It shows no servers: those are not this crate's.
-pub fn channelz() -> ChannelzServer<Channelz> {
-    ChannelzServer::new(Channelz(()))
+/// Top channels are the `xds:` channels of this process and their channels to xDS servers. Below the former are
+/// subchannels with their sockets. It shows no servers: those are not this crate's.
+pub fn channelz() -> Channelz {
+    Channelz(ChannelzServer::new(Service))
 }
 
-/// The service behind [`channelz`].
+/// The service `grpc.channelz.v1.Channelz`, from [`channelz`].
+#[derive(Clone)]
+pub struct Channelz(ChannelzServer<Service>);
+
+/// The descriptors of `grpc.channelz.v1`, an encoded `FileDescriptorSet`, for server reflection.
+pub const CHANNELZ_FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("../generated/descriptors.bin");
+
+service!(Channelz);
+
+impl tonic::server::NamedService for Channelz {
+    const NAME: &'static str = <ChannelzServer<Service> as tonic::server::NamedService>::NAME;
+}
+
+/// The messages and stubs of `grpc.channelz.v1`.
+mod pb {
+    #![allow(missing_docs, dead_code, unreachable_pub, clippy::enum_variant_names, reason = "generated")]
+
+    include!("../generated/grpc.channelz.v1.rs");
+}
+
 #[derive(Debug)]
-pub struct Channelz(());
+struct Service;
 
 #[tonic::async_trait]
-impl pb::channelz_server::Channelz for Channelz {
+impl pb::channelz_server::Channelz for Service {
     async fn get_top_channels(
         &self,
         request: Request<pb::GetTopChannelsRequest>,
@@ -243,7 +261,8 @@ fn address(address: SocketAddr) -> pb::Address {
 fn security(security: &Security) -> pb::Security {
     let cipher_suite = security.cipher_suite.map(|name| pb::security::tls::CipherSuite::StandardName(name.to_owned()));
     let remote_certificate = security.certificate.clone();
-    let tls = pb::security::Tls { cipher_suite, local_certificate: Vec::new(), remote_certificate };
+    let tls =
+        pb::security::Tls { cipher_suite, local_certificate: security.local_certificate.clone(), remote_certificate };
     pb::Security { model: Some(pb::security::Model::Tls(tls)) }
 }
 

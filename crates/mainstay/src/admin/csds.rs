@@ -20,22 +20,31 @@ use tonic::{Request, Response, Status};
 
 use crate::hub::{Hub, HubStatus};
 
-/// The client status discovery service (A40): every resource that every channel of this process
-/// watches, with its state, version, bytes and error.
+/// Returns the client status discovery service (gRFC A40).
 ///
-/// The node of each `ClientConfig` has two more metadata entries: `mainstay.sources`, the server that
-/// each resource in use came from, and `mainstay.servers`, how each server is doing. Clients that do
-/// not know them pass them over.
-pub fn csds() -> ClientStatusDiscoveryServiceServer<Csds> {
-    ClientStatusDiscoveryServiceServer::new(Csds(()))
+/// It shows every resource that every channel of this process subscribes to, with its state, version, bytes and error.
+///
+/// The node of each `ClientConfig` has two more metadata entries: `mainstay.sources` tells from which server each
+/// resource in use came, and `mainstay.servers` how each server is doing. Clients that do not know them ignore them.
+pub fn csds() -> Csds {
+    Csds(ClientStatusDiscoveryServiceServer::new(Service))
 }
 
-/// The service behind [`csds`].
+/// The service `envoy.service.status.v3.ClientStatusDiscoveryService`, from [`csds`].
+#[derive(Clone)]
+pub struct Csds(ClientStatusDiscoveryServiceServer<Service>);
+
+service!(Csds);
+
+impl tonic::server::NamedService for Csds {
+    const NAME: &'static str = <ClientStatusDiscoveryServiceServer<Service> as tonic::server::NamedService>::NAME;
+}
+
 #[derive(Debug)]
-pub struct Csds(());
+struct Service;
 
 #[tonic::async_trait]
-impl ClientStatusDiscoveryService for Csds {
+impl ClientStatusDiscoveryService for Service {
     type StreamClientStatusStream = Pin<Box<dyn Stream<Item = Result<ClientStatusResponse, Status>> + Send>>;
 
     async fn fetch_client_status(

@@ -23,8 +23,9 @@ use super::wire::{Tap, Wire};
 use crate::credentials;
 use crate::dns::ResolveHost;
 use crate::failure::describe;
-use crate::http2::{self, Address, ConnectError, KeepAlive, Tls, Transport};
+use crate::http2::{self, Address, ConnectError, KeepAlive, Transport};
 use crate::task::Task;
+use crate::tls::Tls;
 
 /// An xDS server and how it is reached: what streams must agree on to share a connection.
 #[derive(Clone)]

@@ -23,8 +23,8 @@ pub(super) struct Wire {
 /// What a peer has said so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Heard {
-    /// Pieces of frames that HTTP/2 stacks send by themselves: PING and its answer, SETTINGS, WINDOW_UPDATE. They come
-    /// from a server that hangs, too, and from a proxy in front of a dead one.
+    /// Pieces of frames that HTTP/2 stacks send by themselves: PING and its answer, SETTINGS, WINDOW_UPDATE, PRIORITY. They
+    /// come from a server that hangs, too, and from a proxy in front of a dead one.
     pub(super) by_stack: u64,
     /// Pieces of all other frames.
     pub(super) data: u64,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mainstay::bootstrap::BootstrapError;
+use mainstay::bootstrap::BootstrapErrorKind;
 use mainstay::{BuildError, Channel, WaitForReady};
 use mainstay_control_plane::{RequestKind, Snapshot, TypeUrl, resources};
 use mainstay_testservice::proto::{
@@ -297,7 +297,8 @@ async fn what_cannot_be_built_says_why() {
     let build = |target: &str| Channel::builder(target).bootstrap(bootstrap(&[&server])).build().unwrap_err();
     assert_eq!(build("http://shop").to_string(), "target \"http://shop\" does not start with xds:");
     assert!(matches!(build("xds://nobody/shop"), BuildError::Target(_)));
-    assert!(matches!(Channel::new("xds:///shop").unwrap_err(), BuildError::Bootstrap(BootstrapError::Missing)));
+    let BuildError::Bootstrap(error) = Channel::new("xds:///shop").unwrap_err() else { panic!("no bootstrap") };
+    assert_eq!(error.kind(), BootstrapErrorKind::Missing);
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use mainstay::admin::channelz_v1::channel_connectivity_state::State;
-use mainstay::admin::channelz_v1::channelz_client::ChannelzClient;
-use mainstay::admin::channelz_v1::{
+use crate::channelz_v1::channel_connectivity_state::State;
+use crate::channelz_v1::channelz_client::ChannelzClient;
+use crate::channelz_v1::{
     Address, Channel as ChannelView, ChannelData, GetChannelRequest, GetSocketRequest, GetSubchannelRequest,
     GetTopChannelsRequest, address,
 };

@@ -1,7 +1,6 @@
 //! What end-to-end tests share: a control plane, backends, and a channel between them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::status::v3::client_status_discovery_service_client::ClientStatusDiscoveryServiceClient;
@@ -52,17 +51,17 @@ pub(crate) fn service(backends: &[&Backend]) -> Snapshot {
 }
 
 /// A bootstrap with these servers in order.
-pub(crate) fn bootstrap(servers: &[&Server]) -> Arc<Bootstrap> {
+pub(crate) fn bootstrap(servers: &[&Server]) -> Bootstrap {
     bootstrap_of("test-node", servers)
 }
 
 /// A bootstrap with these servers in order, of a node that [`status_of`] can find.
-pub(crate) fn bootstrap_of(node: &str, servers: &[&Server]) -> Arc<Bootstrap> {
-    let mut builder = Bootstrap::builder().node(Node { id: node.into(), ..Default::default() });
+pub(crate) fn bootstrap_of(node: &str, servers: &[&Server]) -> Bootstrap {
+    let mut builder = Bootstrap::builder().node(Node::new(node));
     for server in servers {
         builder = builder.server(ServerConfig::insecure(server.addr().to_string()));
     }
-    Arc::new(builder.build().expect("a valid bootstrap"))
+    builder.build().expect("a valid bootstrap")
 }
 
 /// A channel to `xds:///service`, with short backoff so that nothing waits long.

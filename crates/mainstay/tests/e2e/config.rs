@@ -1,15 +1,19 @@
 //! One complete configuration at a time, whatever the order in which its parts come (A74, A37, A95).
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay::bootstrap::{AuthorityOptions, Bootstrap, Node, ServerConfig};
+use envoy_types::pb::envoy::config::endpoint::v3::cluster_load_assignment::Policy;
+use envoy_types::pb::envoy::config::endpoint::v3::cluster_load_assignment::policy::DropOverload;
+use envoy_types::pb::envoy::r#type::v3::FractionalPercent;
+use mainstay::bootstrap::{Authority, Bootstrap, Node, ServerConfig};
 use mainstay_control_plane::{Event, Events, Server, Snapshot, SnapshotBuilder, TypeUrl, resources};
 use mainstay_testservice::Backend;
+use tokio::task::JoinSet;
 
 use crate::common::{
-    Client, backends, builder, call, call_within, client, control_plane, service, spread, until_answered_by,
+    Client, backends, builder, call, call_within, client, control_plane, in_time, service, spread, until_answered_by,
 };
+use crate::proxy::Proxy;
 
 #[tokio::test]
 async fn routes_move_to_a_cluster_only_when_it_is_there_and_no_call_waits_for_it() {
@@ -73,6 +77,44 @@ async fn a_call_that_waits_keeps_its_cluster_until_it_has_picked() {
     assert_eq!(waiting.await.unwrap().unwrap(), "two");
     // Nobody needs it any more.
     while events.request(TypeUrl::CLUSTER).await.unwrap().names != ["service"] {}
+}
+
+#[tokio::test]
+async fn a_call_that_waits_is_dropped_no_more_often_than_one_that_need_not() {
+    // L-50: one draw, however many snapshots it sees before there is a connection.
+    const CALLS: usize = 1_000;
+    let [one] = backends(["one"]).await;
+    let proxy = Proxy::to(one.addr()).await;
+    proxy.freeze(true);
+    let percent = Some(FractionalPercent { numerator: 30, denominator: 0 });
+    let overload = DropOverload { category: "overload".into(), drop_percentage: percent };
+    let mut endpoints = resources::endpoints("service", [proxy.address()]);
+    endpoints.policy = Some(Policy { drop_overloads: vec![overload], ..Default::default() });
+    let snapshot = Snapshot::builder()
+        .listener(resources::listener("service", resources::rds("service")))
+        .route(resources::route("service", "service"))
+        .cluster(resources::eds_cluster("service"))
+        .endpoints(endpoints);
+    let server = control_plane(snapshot).await;
+    let mut events = server.events();
+    let client = client(&[&server]);
+    let mut calls = JoinSet::new();
+    for _ in 0..CALLS {
+        let mut client = client.clone();
+        calls.spawn(async move { call(&mut client).await });
+    }
+    in_time(events.answer(TypeUrl::ENDPOINTS)).await.unwrap();
+    for number in 0..5 {
+        let mut routes = resources::route("service", "service");
+        routes.virtual_hosts[0].routes[0].name = format!("change {number}");
+        routes.virtual_hosts[0].domains.push(format!("other-{number}"));
+        server.control_plane().update(|snapshot| snapshot.insert(routes));
+        in_time(events.answer(TypeUrl::ROUTE)).await.unwrap();
+    }
+    proxy.freeze(false);
+    let dropped = in_time(calls.join_all()).await.into_iter().filter(Result::is_err).count();
+    // Seven standard deviations to either side. With a draw for each snapshot it would be most of them.
+    assert!((200..=400).contains(&dropped), "{dropped} of {CALLS}");
 }
 
 #[tokio::test]
@@ -304,18 +346,14 @@ fn named_service(cluster: &str, backend: &Backend) -> SnapshotBuilder {
 /// A client whose bootstrap has an authority for endpoints, with these servers or else the same ones.
 fn federated(servers: &[&Server], endpoint_servers: &[&Server]) -> Client {
     let insecure = |server: &&Server| ServerConfig::insecure(server.addr().to_string());
-    let options = AuthorityOptions {
-        servers: endpoint_servers.iter().map(insecure).collect(),
-        fallback_on_reachability_only: true,
-        ..AuthorityOptions::default()
-    };
+    let endpoints = endpoint_servers.iter().map(insecure).fold(Authority::default(), Authority::with_server);
     let mut bootstrap = Bootstrap::builder()
-        .node(Node { id: "test-node".to_owned(), ..Node::default() })
-        .authority("endpoints.test", options);
+        .node(Node::new("test-node"))
+        .authority("endpoints.test", endpoints.with_fallback_on_reachability_only(true));
     for server in servers {
         bootstrap = bootstrap.server(insecure(server));
     }
-    let bootstrap = Arc::new(bootstrap.build().expect("a valid bootstrap"));
+    let bootstrap = bootstrap.build().expect("a valid bootstrap");
     Client::new(builder(servers).bootstrap(bootstrap).build().expect("a channel"))
 }
 

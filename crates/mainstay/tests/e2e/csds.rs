@@ -2,13 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::channelz_v1::GetTopChannelsRequest;
+use crate::channelz_v1::channelz_client::ChannelzClient;
 use envoy_types::pb::envoy::admin::v3::ClientResourceStatus;
 use envoy_types::pb::envoy::service::status::v3::client_config::GenericXdsConfig;
 use envoy_types::pb::envoy::service::status::v3::client_status_discovery_service_client::ClientStatusDiscoveryServiceClient;
 use envoy_types::pb::envoy::service::status::v3::{ClientConfig, ClientStatusRequest};
 use envoy_types::pb::envoy::r#type::matcher::v3::NodeMatcher;
-use mainstay::admin::channelz_v1::GetTopChannelsRequest;
-use mainstay::admin::channelz_v1::channelz_client::ChannelzClient;
 use mainstay::{Channel, ChannelBuilder};
 use mainstay_control_plane::{Body, Corruption, Server, Snapshot, TypeUrl, resources};
 use tokio::net::TcpListener;

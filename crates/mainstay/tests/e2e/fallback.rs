@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mainstay::bootstrap::{AuthorityOptions, Bootstrap, Node, ServerConfig};
-use mainstay::{Channel, ChannelBuilder, Event, Events, ResolveHost};
+use mainstay::bootstrap::{Authority, Bootstrap, Node, ServerConfig};
+use mainstay::event::{Event, Events};
+use mainstay::{Channel, ChannelBuilder, ResolveHost};
 use mainstay_control_plane::{Corruption, RequestKind, SeenRequest, Server, Snapshot, TypeUrl, resources};
 use mainstay_testservice::Backend;
 use tokio::task::JoinHandle;
@@ -317,7 +318,7 @@ async fn a_deleted_listener_ends_service_where_the_bootstrap_says_so() {
     let primary = control_plane(service(&[&one])).await;
     let mut server = ServerConfig::insecure(primary.addr().to_string());
     server.features.fail_on_data_errors = true;
-    let bootstrap = Bootstrap::builder().node(Node { id: "strict".into(), ..Node::default() }).server(server);
+    let bootstrap = Bootstrap::builder().node(Node::new("strict")).server(server);
     let channel = short(Channel::builder("xds:///service")).bootstrap(bootstrap.build().unwrap());
     let mut client = Client::new(channel.build().unwrap());
     call(&mut client).await.unwrap();
@@ -344,7 +345,7 @@ async fn a_dead_peer_of_an_idle_stream_is_noticed_by_keepalive() {
     let mut events = events_from_now(&channel);
     primary.faults().black_hole(true);
     let cause = until(&mut events, |event| match event {
-        Event::StreamEnded(_, cause, _) => Some(cause),
+        Event::StreamEnded { cause, .. } => Some(cause),
         _ => None,
     })
     .await;
@@ -372,7 +373,7 @@ async fn two_authorities_and_a_default_server_that_is_never_contacted() {
     )
     .await;
     let bootstrap = Bootstrap::builder()
-        .node(Node { id: "federation".into(), ..Node::default() })
+        .node(Node::new("federation"))
         .server(ServerConfig::insecure("invalid.:8080"))
         .authority("authority1", servers_of(&[&first]))
         .authority("authority2", servers_of(&[&second]))
@@ -400,10 +401,10 @@ async fn endpoints_fall_back_on_reachability_alone_while_the_rest_stays_with_the
     };
     let [primary, fallback] = [control_plane(serve(&one)).await, control_plane(serve(&two)).await];
     let bootstrap = Bootstrap::builder()
-        .node(Node { id: "a95".into(), ..Node::default() })
+        .node(Node::new("a95"))
         .server(ServerConfig::insecure(primary.addr().to_string()))
         .server(ServerConfig::insecure(fallback.addr().to_string()))
-        .authority("eds", AuthorityOptions { fallback_on_reachability_only: true, ..AuthorityOptions::default() })
+        .authority("eds", Authority::default().with_fallback_on_reachability_only(true))
         .build()
         .unwrap();
     let channel = short(Channel::builder("xds:///service")).bootstrap(bootstrap);
@@ -440,9 +441,9 @@ fn short(builder: ChannelBuilder) -> ChannelBuilder {
     builder.backoff(Duration::from_millis(10), Duration::from_millis(50))
 }
 
-fn servers_of(servers: &[&Server]) -> AuthorityOptions {
+fn servers_of(servers: &[&Server]) -> Authority {
     let servers = servers.iter().map(|server| ServerConfig::insecure(server.addr().to_string()));
-    AuthorityOptions { servers: servers.collect(), ..AuthorityOptions::default() }
+    servers.fold(Authority::default(), Authority::with_server)
 }
 
 /// Target `xds:///service` by way of a cluster with a name of its own.
@@ -500,7 +501,7 @@ async fn until<T>(events: &mut Events, accept: impl Fn(Event) -> Option<T>) -> T
 }
 
 async fn until_unreachable(events: &mut Events) {
-    until(events, |event| matches!(event, Event::Unreachable(..)).then_some(())).await;
+    until(events, |event| matches!(event, Event::Unreachable { .. }).then_some(())).await;
 }
 
 /// Calls one after the other in a task of its own.

@@ -1,10 +1,10 @@
 //! The whole stack on connections that go wrong: what the simulation, which has no sockets, cannot show.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay::bootstrap::{Bootstrap, ServerConfig};
-use mainstay::{Channel, ChannelBuilder, Event};
+use mainstay::event::Event;
+use mainstay::{Channel, ChannelBuilder};
 use mainstay_control_plane::{Server, Snapshot, TypeUrl, resources};
 use tonic::Code;
 
@@ -49,7 +49,7 @@ async fn a_half_open_connection_to_the_control_plane_disturbs_no_call_and_is_rep
     server.control_plane().set(service(&[&two]));
     let cause = in_time(async {
         loop {
-            if let Event::StreamEnded(_, cause, _) = events.next().await.expect("a channel that lives") {
+            if let Event::StreamEnded { cause, .. } = events.next().await.expect("a channel that lives") {
                 return cause;
             }
             assert_eq!(call(&mut client).await.unwrap(), "one");
@@ -112,7 +112,7 @@ async fn an_ads_stream_that_is_reset_is_opened_again_and_costs_no_call() {
         proxy.say(reset(1, code)); // The first stream of a client; each has a connection of its own here.
         let ended = async {
             loop {
-                if let Event::StreamEnded(..) = events.next().await.expect("a channel that lives") {
+                if let Event::StreamEnded { .. } = events.next().await.expect("a channel that lives") {
                     return;
                 }
             }
@@ -228,12 +228,12 @@ fn quick(builder: ChannelBuilder) -> ChannelBuilder {
         .xds_keep_alive(Duration::from_millis(50), Duration::from_millis(100))
 }
 
-fn bootstrap(primary: &Proxy, fallback: Option<&Server>) -> Arc<Bootstrap> {
+fn bootstrap(primary: &Proxy, fallback: Option<&Server>) -> Bootstrap {
     let mut builder = Bootstrap::builder().server(ServerConfig::insecure(primary.address().to_string()));
     if let Some(fallback) = fallback {
         builder = builder.server(ServerConfig::insecure(fallback.addr().to_string()));
     }
-    Arc::new(builder.build().expect("a valid bootstrap"))
+    builder.build().expect("a valid bootstrap")
 }
 
 fn two_targets(backend: &mainstay_testservice::Backend) -> Snapshot {

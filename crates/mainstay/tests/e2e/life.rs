@@ -8,7 +8,7 @@ use std::time::Duration;
 use mainstay::{Channel, ChannelBuilder};
 use mainstay_control_plane::{Server, Snapshot, resources};
 use mainstay_testservice::BEHAVIOR_KEY;
-use mainstay_testservice::proto::SimpleRequest;
+use mainstay_testservice::proto::{Payload, SimpleRequest, StreamingInputCallRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -115,6 +115,41 @@ async fn an_endpoint_that_has_died_without_a_word_is_noticed_by_calls_that_run_o
     for _ in 0..20 {
         assert_eq!(call(&mut client).await.unwrap(), "good", "it has a second of backoff");
     }
+}
+
+/// The same while so much is under way to it that nothing more can be written, not even a ping.
+#[tokio::test]
+async fn an_endpoint_that_has_died_with_its_connection_full_is_noticed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let dead = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        // SETTINGS_INITIAL_WINDOW_SIZE (4) and a WINDOW_UPDATE (8) for the connection: it may be sent 2 GiB.
+        stream.write_all(b"\0\0\x06\x04\0\0\0\0\0\0\x04\x7f\xff\xff\xff").await.unwrap();
+        stream.write_all(b"\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0").await.unwrap();
+        // Neither reads nor closes.
+        std::future::pending::<()>().await;
+        drop((stream, listener));
+    });
+    let server = control_plane(endpoint_service(address)).await;
+    let channel = Channel::builder("xds:///service").bootstrap(bootstrap(&[&server]));
+    let channel = channel.silence_timeout(Duration::from_millis(400)).build().unwrap();
+    let mut client = Client::new(channel);
+    let payload = Some(Payload { body: vec![0; 1 << 20], ..Default::default() });
+    let message = StreamingInputCallRequest { payload, ..Default::default() };
+    let mut request = tonic::Request::new(tokio_stream::iter(std::iter::repeat(message)));
+    request.set_timeout(Duration::from_millis(300));
+    in_time(client.streaming_input_call(request)).await.unwrap_err();
+    in_time(async {
+        loop {
+            let status = call_within(&mut client, Duration::from_millis(100)).await.unwrap_err();
+            if status.message().contains("gave no sign of life") {
+                break;
+            }
+        }
+    })
+    .await;
+    dead.abort();
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 mod balance;
 mod channel;
 mod channelz;
+mod channelz_v1;
 mod common;
 mod config;
 mod connections;
@@ -19,10 +20,12 @@ mod no_downgrade;
 mod outages;
 mod outlier_detection;
 mod panics;
+mod pki;
 mod proxy;
 mod relay;
 mod retry;
 mod runtimes;
+mod security;
 mod session_affinity;
 #[cfg(feature = "opentelemetry")]
 mod telemetry;

@@ -14,8 +14,9 @@ use envoy_types::pb::envoy::extensions::transport_sockets::http_11_proxy::v3::Ht
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use envoy_types::util::pack_any;
+use mainstay::Channel;
 use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
-use mainstay::{Channel, Event};
+use mainstay::event::Event;
 use mainstay_control_plane::{Server, Snapshot, SnapshotBuilder, resources};
 use mainstay_testservice::{Backend, Identity, ServerTlsConfig};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, copy_bidirectional};
@@ -24,7 +25,7 @@ use tokio::sync::mpsc;
 use tonic::Code;
 
 use crate::common::{Client, backends, builder, call, client, control_plane, in_time};
-use crate::xds_transport::Authority;
+use crate::pki::Authority;
 
 /// A86, S-31: the endpoint names its proxy.
 #[tokio::test]
@@ -136,7 +137,7 @@ async fn a_tls_context_that_is_not_followed_is_told() {
     assert_eq!(call(&mut Client::new(channel)).await.unwrap(), "plain");
     let told = async {
         loop {
-            if let Event::SecurityIgnored(cluster) = events.next().await.expect("a channel that lives") {
+            if let Event::SecurityIgnored { cluster, .. } = events.next().await.expect("a channel that lives") {
                 return cluster;
             }
         }
@@ -232,7 +233,7 @@ fn secured(backend: &Backend) -> SnapshotBuilder {
     with_cluster(pack_any(context), resources::endpoints("service", [backend.addr()]))
 }
 
-fn with_cluster(transport_socket: Any, endpoints: ClusterLoadAssignment) -> SnapshotBuilder {
+pub(crate) fn with_cluster(transport_socket: Any, endpoints: ClusterLoadAssignment) -> SnapshotBuilder {
     let cluster = Cluster { transport_socket: Some(socket(transport_socket)), ..resources::eds_cluster("service") };
     Snapshot::builder()
         .listener(resources::listener("service", resources::route("service", "service")))
@@ -240,7 +241,7 @@ fn with_cluster(transport_socket: Any, endpoints: ClusterLoadAssignment) -> Snap
         .endpoints(endpoints)
 }
 
-fn socket(config: Any) -> TransportSocket {
+pub(crate) fn socket(config: Any) -> TransportSocket {
     TransportSocket { name: "socket".into(), config_type: Some(ConfigType::TypedConfig(config)) }
 }
 
@@ -271,5 +272,5 @@ async fn rewriting(backend: SocketAddr, hostname: &str) -> Server {
 fn trusting(server: &Server) -> Bootstrap {
     let mut server = ServerConfig::insecure(server.addr().to_string());
     server.features.trusted_xds_server = true;
-    Bootstrap::builder().node(Node { id: "trusting".into(), ..Default::default() }).server(server).build().unwrap()
+    Bootstrap::builder().node(Node::new("trusting")).server(server).build().unwrap()
 }

@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
-use mainstay::{Channel, ChannelBuilder, Event, Events};
+use mainstay::event::{Event, Events};
+use mainstay::{Channel, ChannelBuilder};
 use mainstay_control_plane::{Server, Snapshot, TypeUrl, resources};
 use mainstay_testservice::Backend;
 use tokio::net::TcpListener;
@@ -123,30 +124,48 @@ async fn endpoints_roll_while_an_update_is_withheld() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_returns_with_nothing_takes_nothing_over() {
     // A71: fallback ends with a resource that somebody watches, not with an empty response.
-    let [one, two] = backends(["one", "two"]).await;
-    let primary = control_plane(chain("cluster-1", &[&one])).await;
-    let fallback = control_plane(chain("fallback-cluster", &[&two])).await;
-    let mut client = Client::new(builder(&[primary.addr(), fallback.addr()]).build().unwrap());
-    until_answered_by(&mut client, "one").await;
-    primary.faults().die_on_request(TypeUrl::CLUSTER, "cluster-2");
-    primary.control_plane().set(chain("cluster-2", &[&one]));
-    until_answered_by(&mut client, "two").await;
-    return_with_nothing(&primary, &fallback, client, chain("cluster-3", &[&one])).await;
+    return_with_nothing_after_a_death_in_mid_update(|_| {}).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_returns_with_nothing_deletes_nothing_even_where_deletions_count() {
-    // A88: fail_on_data_errors is about what a server in charge takes away.
+    // A88: fail_on_data_errors is about what a server in charge takes away; D-35: not even that one takes away what is in
+    // force while something newer waits to replace it.
+    return_with_nothing_after_a_death_in_mid_update(fail_on_data_errors).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_returns_with_nothing_deletes_nothing_that_the_fallback_has_by_the_same_names() {
     let [one, two] = backends(["one", "two"]).await;
     let primary = control_plane(Snapshot::default()).await;
     let fallback = control_plane(chain("cluster", &[&two])).await;
     primary.stop().await;
-    let strict = |server: &mut ServerConfig| server.features.fail_on_data_errors = true;
-    let bootstrap = bootstrap_with(&[primary.addr(), fallback.addr()], strict);
+    let bootstrap = bootstrap_with(&[primary.addr(), fallback.addr()], fail_on_data_errors);
     let channel = short(Channel::builder("xds:///service").bootstrap(bootstrap)).build().unwrap();
     let mut client = Client::new(channel);
     until_answered_by(&mut client, "two").await;
     return_with_nothing(&primary, &fallback, client, chain("cluster", &[&one])).await;
+}
+
+fn fail_on_data_errors(server: &mut ServerConfig) {
+    server.features.fail_on_data_errors = true;
+}
+
+/// The primary dies in the middle of an update, which takes the cluster in force away, and returns with an empty cache.
+async fn return_with_nothing_after_a_death_in_mid_update(change: impl Fn(&mut ServerConfig)) {
+    let [one, two] = backends(["one", "two"]).await;
+    let primary = control_plane(chain("cluster-1", &[&one])).await;
+    let fallback = control_plane(chain("fallback-cluster", &[&two])).await;
+    let bootstrap = bootstrap_with(&[primary.addr(), fallback.addr()], change);
+    let channel = short(Channel::builder("xds:///service").bootstrap(bootstrap)).build().unwrap();
+    let mut client = Client::new(channel);
+    until_answered_by(&mut client, "one").await;
+    let traffic = Traffic::start(&client);
+    primary.faults().die_on_request(TypeUrl::CLUSTER, "cluster-2");
+    primary.control_plane().set(chain("cluster-2", &[&one]));
+    until_answered_by(&mut client, "two").await;
+    traffic.stop().await.assert_no_failure();
+    return_with_nothing(&primary, &fallback, client, chain("cluster-3", &[&one])).await;
 }
 
 /// The primary returns with an empty cache while the fallback serves by "two", and later has what serves by "one".
@@ -261,7 +280,7 @@ fn short(builder: ChannelBuilder) -> ChannelBuilder {
 }
 
 fn bootstrap_with(servers: &[SocketAddr], change: impl Fn(&mut ServerConfig)) -> Bootstrap {
-    let mut builder = Bootstrap::builder().node(Node { id: "outages".into(), ..Node::default() });
+    let mut builder = Bootstrap::builder().node(Node::new("outages"));
     for server in servers {
         let mut server = ServerConfig::insecure(server.to_string());
         change(&mut server);
@@ -299,7 +318,7 @@ async fn until<T>(events: &mut Events, accept: impl Fn(Event) -> Option<T>) -> T
 /// Waits for the next failure of a server; its cause.
 async fn until_unreachable(events: &mut Events) -> String {
     until(events, |event| match event {
-        Event::Unreachable(_, cause, _) | Event::StreamEnded(_, cause, _) => Some(cause),
+        Event::Unreachable { cause, .. } | Event::StreamEnded { cause, .. } => Some(cause),
         _ => None,
     })
     .await

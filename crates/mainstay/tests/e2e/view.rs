@@ -1,10 +1,10 @@
 //! What a channel shows of its configuration.
 
-use mainstay::Channel;
-use mainstay::config::client::{ResourceState, ServerState};
-use mainstay::config::deps::ConfigError;
-use mainstay::config::resource::ResourceType;
-use mainstay::config::{ConfigView, Configs};
+use mainstay::view::{
+    ClusterKind, ConfigErrorKind, ConfigView, Configs, HealthStatus, ResourceErrorKind, ResourceState, RouteAction,
+    ServerState,
+};
+use mainstay::{Channel, ResourceType};
 use mainstay_control_plane::{TypeUrl, resources};
 
 use crate::common::{backends, builder, control_plane, service};
@@ -17,16 +17,25 @@ async fn each_resource_has_its_state_version_and_source() {
     let view = until(&mut channel.configs(), |view| view.config.is_some()).await;
 
     let config = view.config.as_ref().unwrap().as_ref().unwrap();
-    assert_eq!(config.clusters.keys().map(|name| &**name).collect::<Vec<_>>(), ["service"]);
+    assert_eq!(config.clusters.keys().collect::<Vec<_>>(), ["service"]);
     let of = |resource_type| view.resource(resource_type, "service").unwrap();
     for resource_type in
         [ResourceType::Listener, ResourceType::RouteConfig, ResourceType::Cluster, ResourceType::Endpoints]
     {
-        let from = &of(resource_type).value.as_ref().unwrap().provenance;
+        let from = of(resource_type).value.as_ref().unwrap();
         assert_eq!(of(resource_type).state, ResourceState::Acked);
-        assert_eq!((&*from.version, from.server.server_uri.clone()), ("1", server.addr().to_string()));
-        assert!(from.at <= view.now);
+        assert_eq!((&*from.version, from.server.clone()), ("1", server.addr().to_string()));
+        assert!(from.received_at <= view.taken_at);
     }
+    assert_eq!((config.route_config.as_deref(), config.routes.len()), (Some("service"), 1));
+    assert_eq!(config.routes[0].matches.to_string(), "any path");
+    let RouteAction::Forward(forward) = &config.routes[0].action else { panic!("{:?}", config.routes[0]) };
+    assert_eq!((forward.clusters.len(), &*forward.clusters[0].name), (1, "service"));
+    let cluster = config.clusters["service"].as_ref().unwrap();
+    assert!(matches!(&cluster.kind, ClusterKind::Eds { resource_name, .. } if resource_name == "service"));
+    let locality = &cluster.endpoints.as_ref().unwrap().priorities[0].localities[0];
+    assert_eq!(locality.endpoints[0].addresses, [one.addr()]);
+    assert_eq!(locality.endpoints[0].health, HealthStatus::Healthy);
     assert_eq!(view.servers.len(), 1);
     assert_eq!(view.servers[0].state, ServerState::Ready);
     assert_eq!((&*view.target, view.node_id.as_str(), &*view.listener), ("xds:///service", "test-node", "service"));
@@ -52,7 +61,11 @@ async fn every_change_is_told_also_a_rejection_that_changes_nothing() {
     let endpoints = |view: &ConfigView| view.resource(ResourceType::Endpoints, "service").cloned().unwrap();
     let rejected = until(&mut configs, |view| endpoints(view).state == ResourceState::Nacked).await;
     assert_eq!(&*version(&rejected, ResourceType::Endpoints), "2");
-    assert!(endpoints(&rejected).error.is_some());
+    let error = endpoints(&rejected).error.unwrap();
+    assert_eq!(error.server, Some(server.addr().to_string()));
+    let ResourceErrorKind::Rejected { version, faults, .. } = &error.kind else { panic!("{error}") };
+    assert_eq!(version, "3");
+    assert!(faults[0].path.ends_with("address"), "{faults:?}");
 }
 
 #[tokio::test]
@@ -68,7 +81,7 @@ async fn an_error_in_the_place_of_a_configuration_is_shown() {
     let channel = viewer(&[&server]);
     let view = until(&mut channel.configs(), |view| view.config.is_some()).await;
     let error = view.config.unwrap().unwrap_err();
-    assert!(matches!(&*error, ConfigError::Resource(_)), "{error}");
+    assert!(matches!(&error.kind, ConfigErrorKind::Resource(_)), "{error}");
     assert!(error.to_string().contains("no such listener"), "{error}");
     assert_eq!(channel.config().await.unwrap().config, Some(Err(error)));
 }
@@ -102,7 +115,7 @@ async fn until(configs: &mut Configs, accept: impl Fn(&ConfigView) -> bool) -> C
     tokio::time::timeout(std::time::Duration::from_secs(10), accepted).await.expect("a view like that")
 }
 
-fn version(view: &ConfigView, resource_type: ResourceType) -> std::sync::Arc<str> {
+fn version(view: &ConfigView, resource_type: ResourceType) -> String {
     let status = view.resource(resource_type, "service").expect("a watched resource");
-    status.value.as_ref().expect("a value").provenance.version.clone()
+    status.value.as_ref().expect("a value").version.clone()
 }

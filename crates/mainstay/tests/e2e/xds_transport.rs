@@ -7,21 +7,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay::bootstrap::{Bootstrap, CallCreds, IdentityFiles, Node, ServerConfig, TlsConfig};
-use mainstay::{Channel, ChannelBuilder, Credentials, ResolveHost};
+use mainstay::bootstrap::{Bootstrap, CallCreds, Node, ServerConfig, TlsConfig};
+use mainstay::{Channel, ChannelBuilder, ResolveHost};
 use mainstay_control_plane::{Snapshot, resources};
 use mainstay_testservice::{Backend, Identity, ServerTlsConfig};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::RootCertStore;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use tempfile::TempDir;
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::mpsc;
 use tonic::Code;
 
 use crate::common::{Client, backends, call, control_plane, in_time, service, until_failed, until_left_alone};
+use crate::pki::{Authority, Files};
 use crate::proxy::Proxy;
 use crate::relay::Relay;
 
@@ -37,7 +34,7 @@ async fn the_control_plane_is_reached_over_tls() {
     files.write("ca.pem", &ca.pem());
     // By address and by name: the certificate has both.
     for host in ["127.0.0.1", "localhost"] {
-        let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+        let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
         let server = ServerConfig::tls(format!("{host}:{}", front.address.port()), tls);
         assert_eq!(call(&mut client(server)).await.unwrap(), "one");
     }
@@ -52,14 +49,9 @@ async fn a_client_certificate_is_shown_and_a_new_one_is_used_for_the_next_connec
     files.write("ca.pem", &ca.pem());
     let (first, second) = (clients.issue("first"), clients.issue("second"));
     files.write_identity(&first);
-    let tls = TlsConfig {
-        ca_certificate_file: Some(files.path("ca.pem")),
-        identity: Some(IdentityFiles {
-            certificate_file: files.path("cert.pem"),
-            private_key_file: files.path("key.pem"),
-        }),
-        ..TlsConfig::default()
-    };
+    let tls = TlsConfig::default()
+        .with_ca_certificate_file(files.path("ca.pem"))
+        .with_identity(files.path("cert.pem"), files.path("key.pem"));
     let mut client = client(ServerConfig::tls(front.address.to_string(), tls));
     assert_eq!(call(&mut client).await.unwrap(), "one");
     assert_eq!(front.next_client().await, Some(first.certificate()));
@@ -78,7 +70,7 @@ async fn a_missing_client_certificate_is_refused_by_the_server() {
     let (files, ca, clients) = (Files::new(), Authority::new(), Authority::new());
     let front = TlsFront::start(server.addr(), ca.server_config(Some(&clients))).await;
     files.write("ca.pem", &ca.pem());
-    let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+    let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
     let text = failure(ServerConfig::tls(front.address.to_string(), tls)).await;
     let address = front.address;
     let expected =
@@ -93,7 +85,7 @@ async fn a_server_of_another_authority_is_named_with_the_cause_and_used_once_it_
     let (files, ca, stranger) = (Files::new(), Authority::new(), Authority::new());
     let front = TlsFront::start(server.addr(), ca.server_config(None)).await;
     files.write("ca.pem", &stranger.pem());
-    let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+    let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
     let mut client = client(ServerConfig::tls(front.address.to_string(), tls));
     let status = call(&mut client).await.unwrap_err();
     let expected = format!(
@@ -115,18 +107,34 @@ async fn files_that_cannot_be_used_are_named() {
     let files = Files::new();
     files.write("empty.pem", "");
     let (missing, empty) = (files.path("missing.pem"), files.path("empty.pem"));
-    let with_ca = |path: &PathBuf| TlsConfig { ca_certificate_file: Some(path.clone()), ..TlsConfig::default() };
+    let with_ca = |path: &PathBuf| TlsConfig::default().with_ca_certificate_file(path.clone());
+    let with_bundles = |path: &PathBuf| TlsConfig::default().with_spiffe_trust_bundle_map_file(path.clone());
     for (tls, expected) in [
         (with_ca(&missing), format!("{}: No such file", missing.display())),
         (with_ca(&empty), format!("{}: no certificate in it: expected PEM", empty.display())),
-        (
-            TlsConfig { spiffe_trust_bundle_map_file: Some(missing.clone()), ..TlsConfig::default() },
-            format!("{}: SPIFFE trust bundle maps are not supported", missing.display()),
-        ),
+        (with_bundles(&missing), format!("{}: No such file", missing.display())),
+        (with_bundles(&empty), format!("{}: SPIFFE bundle map: EOF while parsing", empty.display())),
     ] {
         let text = failure(ServerConfig::tls("127.0.0.1:1", tls)).await;
         assert!(text.contains(&expected), "{text}");
     }
+}
+
+/// A65, A87: a control plane that is a workload is known by its SPIFFE id, not by a host name.
+#[tokio::test]
+async fn a_control_plane_is_vouched_for_by_its_trust_domain() {
+    let [one] = backends(["one"]).await;
+    let server = control_plane(service(&[&one])).await;
+    let (files, ca) = (Files::new(), Authority::new());
+    files.write("bundles.json", &ca.bundle_map("example.com"));
+    let tls = TlsConfig::default().with_spiffe_trust_bundle_map_file(files.path("bundles.json"));
+    let known = ca.serve_as(ca.issue_to_workload(&["spiffe://example.com/control-plane"]));
+    let front = TlsFront::start(server.addr(), known).await;
+    assert_eq!(call(&mut client(ServerConfig::tls(front.address.to_string(), tls.clone()))).await.unwrap(), "one");
+    let unknown = ca.serve_as(ca.issue_to_workload(&["spiffe://example.org/control-plane"]));
+    let front = TlsFront::start(server.addr(), unknown).await;
+    let text = failure(ServerConfig::tls(front.address.to_string(), tls)).await;
+    assert!(text.contains("trust domain \"example.org\" of the certificate is not in the SPIFFE bundle map"), "{text}");
 }
 
 #[tokio::test]
@@ -152,7 +160,7 @@ async fn a_token_is_shown_to_the_server_and_kept_until_it_expires() {
     // {"exp": 99999999999}
     let token = "e30.eyJleHAiOiA5OTk5OTk5OTk5OX0.c2lnbmVk";
     files.write("token", &format!("{token}\n"));
-    let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+    let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
     let mut config = ServerConfig::tls(front.address.to_string(), tls);
     config.call_creds = vec![CallCreds::JwtTokenFile(files.path("token"))];
     let mut client = client(config);
@@ -179,7 +187,7 @@ async fn a_file_without_a_usable_token_is_named_with_the_reason() {
         (Some("e30.eyJleHAiOiAxfQ.c2lnbmVk"), "the token has expired"),
     ] {
         content.into_iter().for_each(|content| files.write("token", content));
-        let tls = TlsConfig { ca_certificate_file: Some(files.path("ca.pem")), ..TlsConfig::default() };
+        let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
         let mut config = ServerConfig::tls(front.address.to_string(), tls);
         config.call_creds = vec![CallCreds::JwtTokenFile(files.path("token"))];
         let text = failure(config).await;
@@ -283,7 +291,7 @@ async fn a_connection_carries_the_streams_of_a_hundred_targets_and_no_more() {
             .endpoints(resources::endpoints("service", [one.addr()])),
     )
     .await;
-    let bootstrap = Arc::new(bootstrap(ServerConfig::insecure(server.addr().to_string())));
+    let bootstrap = bootstrap(ServerConfig::insecure(server.addr().to_string()));
     let mut clients = Vec::new();
     for name in &names {
         let channel = Channel::builder(format!("xds:///{name}")).bootstrap(bootstrap.clone()).build().unwrap();
@@ -312,7 +320,7 @@ async fn a_server_that_allows_two_streams_gets_another_connection_for_the_next_t
     .await;
     let relay = Relay::to(&server, Some(2)).await;
     let proxy = Proxy::to(relay.address()).await;
-    let bootstrap = Arc::new(bootstrap(ServerConfig::insecure(proxy.address().to_string())));
+    let bootstrap = bootstrap(ServerConfig::insecure(proxy.address().to_string()));
     let clients: Vec<_> = names
         .into_iter()
         .map(|name| Channel::builder(format!("xds:///{name}")).bootstrap(bootstrap.clone()).build().unwrap())
@@ -396,7 +404,7 @@ async fn an_endpoint_that_speaks_no_tls_is_not_talked_to_in_plain() {
 // === Helpers ===
 
 fn bootstrap(server: ServerConfig) -> Bootstrap {
-    let node = Node { id: "tls".into(), ..Node::default() };
+    let node = Node::new("tls");
     Bootstrap::builder().node(node).server(server).build().unwrap()
 }
 
@@ -476,102 +484,5 @@ impl TlsFront {
 async fn pass_on(mut stream: impl AsyncRead + AsyncWrite + Unpin, target: SocketAddr) {
     if let Ok(mut onward) = TcpStream::connect(target).await {
         let _ = copy_bidirectional(&mut stream, &mut onward).await;
-    }
-}
-
-/// A certificate authority for one test.
-pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-pub(crate) struct Issued {
-    pub(crate) certificate_pem: String,
-    pub(crate) key_pem: String,
-    der: CertificateDer<'static>,
-    key: PrivateKeyDer<'static>,
-}
-
-impl Authority {
-    pub(crate) fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    fn pem(&self) -> String {
-        self.0.pem()
-    }
-
-    /// A certificate for this name, and for this machine.
-    pub(crate) fn issue(&self, name: &str) -> Issued {
-        let key = KeyPair::generate().unwrap();
-        let names = [name, "localhost", "127.0.0.1"].map(str::to_owned);
-        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.0).unwrap();
-        Issued {
-            certificate_pem: certificate.pem(),
-            key_pem: key.serialize_pem(),
-            der: certificate.der().clone(),
-            key: PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
-        }
-    }
-
-    fn roots(&self) -> Arc<RootCertStore> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.0.der().clone()).unwrap();
-        Arc::new(roots)
-    }
-
-    /// A server with a certificate of ours, which demands one of `clients` if there are any.
-    fn server_config(&self, clients: Option<&Self>) -> rustls::ServerConfig {
-        let builder =
-            rustls::ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
-        let builder = match clients {
-            None => builder.with_no_client_auth(),
-            Some(clients) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(clients.roots(), provider());
-                builder.with_client_cert_verifier(verifier.build().unwrap())
-            }
-        };
-        let issued = self.issue("control-plane");
-        let mut config = builder.with_single_cert(vec![issued.der], issued.key).unwrap();
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        config
-    }
-
-    /// Credentials that trust only us.
-    pub(crate) fn client_credentials(&self) -> Credentials {
-        let builder =
-            rustls::ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
-        Credentials::tls_with(builder.with_root_certificates(self.roots()).with_no_client_auth())
-    }
-}
-
-impl Issued {
-    fn certificate(&self) -> CertificateDer<'static> {
-        self.der.clone()
-    }
-}
-
-fn provider() -> Arc<rustls::crypto::CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
-}
-
-/// A directory that goes with the test.
-struct Files(TempDir);
-
-impl Files {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn write(&self, name: &str, content: &str) {
-        std::fs::write(self.path(name), content).unwrap();
-    }
-
-    fn write_identity(&self, issued: &Issued) {
-        self.write("cert.pem", &issued.certificate_pem);
-        self.write("key.pem", &issued.key_pem);
     }
 }

@@ -148,7 +148,6 @@ impl Wrong {
             ErrorKind::Deleted => Self::Deleted,
             ErrorKind::Rejected { .. } => Self::Rejected,
             ErrorKind::FromServer { code, .. } => Self::FromServer(*code),
-            _ => Self::Name,
         }
     }
 }

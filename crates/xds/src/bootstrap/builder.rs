@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Authority, Bootstrap, CallCreds, ChannelCreds, FileWatcherConfig, Guards, IdentityFiles, Node, ServerConfig,
+    Authority, Bootstrap, CallCreds, CertificateProviderConfig, ChannelCreds, FileWatcherConfig, Guards, IdentityFiles,
+    Node, ServerConfig,
 };
 use crate::invalid::{Faults, Invalid};
 use crate::name::{decode_authority, encode_authority};
@@ -153,7 +154,10 @@ impl BootstrapBuilder {
             authorities: authorities.collect(),
             client_default_listener_resource_name_template: default_template.unwrap_or_else(|| "%s".to_owned()),
             server_listener_resource_name_template: self.server_listener_resource_name_template,
-            certificate_providers: self.certificate_providers,
+            certificate_providers: {
+                let configs = self.certificate_providers.into_iter();
+                configs.map(|(instance, config)| (instance, CertificateProviderConfig::FileWatcher(config))).collect()
+            },
             guards,
         }
     }

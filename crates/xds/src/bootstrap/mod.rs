@@ -37,7 +37,7 @@ pub struct Bootstrap {
     /// Makes the Listener name of an xDS-enabled server.
     pub server_listener_resource_name_template: Option<String>,
     /// Certificate provider instances by the name that resources use; unknown plugins are left out (B-38).
-    pub certificate_providers: BTreeMap<String, FileWatcherConfig>,
+    pub certificate_providers: BTreeMap<String, CertificateProviderConfig>,
     /// Which optional behaviours are on.
     pub guards: Guards,
 }
@@ -156,6 +156,15 @@ pub struct Authority {
     pub servers: Vec<Arc<ServerConfig>>,
     /// A95: fall back as soon as a server is lost, even if everything is cached (B-29).
     pub fallback_on_reachability_only: bool,
+}
+
+/// A certificate provider instance (B-37).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum CertificateProviderConfig {
+    /// The plugin `file_watcher`.
+    FileWatcher(FileWatcherConfig),
+    /// The application provides it.
+    Application,
 }
 
 /// Config of the `file_watcher` certificate provider (B-39).

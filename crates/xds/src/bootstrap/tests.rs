@@ -10,8 +10,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    AuthorityOptions, Bootstrap, BootstrapBuilder, CallCreds, ChannelCreds, FileWatcherConfig, Guards, IdentityFiles,
-    MetadataValue, Node, NodeLocality, ServerConfig, ServerFeatures, ServerUri, TlsConfig,
+    AuthorityOptions, Bootstrap, BootstrapBuilder, CallCreds, CertificateProviderConfig, ChannelCreds,
+    FileWatcherConfig, Guards, IdentityFiles, MetadataValue, Node, NodeLocality, ServerConfig, ServerFeatures,
+    ServerUri, TlsConfig,
 };
 use crate::invalid::Invalid;
 use crate::name::AuthorityKey;
@@ -550,7 +551,10 @@ fn file_watchers_are_read_and_unknown_plugins_left_out() {
     .unwrap();
     let expected = FileWatcherConfig { ca_certificate_file: Some("/ca".into()), ..Default::default() };
     assert_eq!(expected.refresh_interval, Duration::from_secs(600)); // B-39
-    assert_eq!(bootstrap.certificate_providers, BTreeMap::from([("mine".to_owned(), expected)]));
+    assert_eq!(
+        bootstrap.certificate_providers,
+        BTreeMap::from([("mine".to_owned(), CertificateProviderConfig::FileWatcher(expected))])
+    );
 }
 
 #[test]
@@ -594,7 +598,7 @@ fn both_names_of_the_spiffe_map_are_accepted_and_the_grfcs_wins() {
     ] {
         let value = with_providers(json!({"p": {"plugin_name": "file_watcher", "config": config}}));
         let bootstrap = parse(&value).unwrap();
-        assert_eq!(bootstrap.certificate_providers["p"].spiffe_trust_bundle_map_file.as_deref(), Some(Path::new(file)));
+        assert_eq!(watched(&bootstrap).spiffe_trust_bundle_map_file.as_deref(), Some(Path::new(file)));
     }
 }
 
@@ -612,7 +616,7 @@ fn durations_are_decimal_seconds() {
     let interval = |text: &str| {
         let config = json!({"ca_certificate_file": "/ca", "refresh_interval": text});
         let value = with_providers(json!({"p": {"plugin_name": "file_watcher", "config": config}}));
-        parse(&value).map(|bootstrap| bootstrap.certificate_providers["p"].refresh_interval)
+        parse(&value).map(|bootstrap| watched(&bootstrap).refresh_interval)
     };
     for (text, duration) in [
         ("60s", Duration::from_secs(60)),
@@ -861,4 +865,12 @@ fn complete() -> Value {
         },
         "server_listener_resource_name_template": "grpc/server?xds.resource.listening_address=%s"
     })
+}
+
+/// The files of the instance "p".
+fn watched(bootstrap: &Bootstrap) -> &FileWatcherConfig {
+    match &bootstrap.certificate_providers["p"] {
+        CertificateProviderConfig::FileWatcher(config) => config,
+        CertificateProviderConfig::Application => panic!("of the application"),
+    }
 }

@@ -81,9 +81,10 @@ pub enum Event {
 /// What shows that whoever is at the other end of a connection is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sign {
-    /// An answer to an HTTP/2 PING: some HTTP/2 stack is there, perhaps that of a proxy, or of a server that hangs.
+    /// An answer to an HTTP/2 PING, or another frame that stacks send by themselves (SETTINGS, WINDOW_UPDATE, PING,
+    /// PRIORITY): some HTTP/2 stack is there, perhaps that of a proxy, or of a server that hangs.
     Pong,
-    /// Any other byte: a frame, the answer to a health check whatever its status, a part of a response.
+    /// Any other byte: the answer to a health check whatever its status, a part of a response.
     Data,
 }
 
@@ -190,7 +191,6 @@ pub struct ResourceError {
 
 /// What happened to a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ErrorKind {
     /// The name cannot be used (C-8).
     InvalidName(String),
@@ -228,7 +228,6 @@ pub enum ErrorKind {
 
 /// An observation, in the words of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Report {
     /// An attempt at a server begins.
     Connecting(Arc<ServerConfig>),

@@ -16,7 +16,6 @@ pub struct ClusterError {
 
 /// Why a cluster cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ClusterErrorKind {
     /// The CDS resource cannot be had.
     Resource(Arc<ResourceError>),
@@ -28,7 +27,6 @@ pub enum ClusterErrorKind {
 
 /// Why a channel has no configuration (L-11). RPCs fail UNAVAILABLE with this text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ConfigError {
     /// The Listener or the RouteConfiguration cannot be had.
     Resource(Arc<ResourceError>),

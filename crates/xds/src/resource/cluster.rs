@@ -32,7 +32,7 @@ pub struct Cluster {
     /// Outlier detection; absent means off.
     pub outlier_detection: Option<OutlierDetection>,
     /// TLS to the endpoints, for channels with xDS credentials.
-    pub tls: Option<UpstreamTls>,
+    pub tls: Option<Arc<UpstreamTls>>,
     /// Connections to the endpoints go through a proxy (A86).
     pub http_connect: Option<HttpConnect>,
     /// Where load is reported: the server that sent this resource, or nowhere.
@@ -161,7 +161,7 @@ impl Cluster {
             lb_policy,
             max_requests,
             outlier_detection,
-            tls,
+            tls: tls.map(Arc::new),
             http_connect,
             lrs_server,
             lrs_report_endpoint_metrics: reported_metrics(&pb.lrs_report_endpoint_metrics),

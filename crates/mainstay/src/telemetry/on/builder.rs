@@ -43,7 +43,7 @@ pub(super) struct Labels {
     pub(super) security_level: bool,
 }
 
-/// Settings of [`Telemetry`]. What is not handed in is off.
+/// The settings of [`Telemetry`]. Made by [`Telemetry::builder`].
 #[must_use]
 pub struct TelemetryBuilder {
     meter: Option<Meter>,
@@ -56,7 +56,7 @@ pub struct TelemetryBuilder {
 // === impl Telemetry ===
 
 impl Telemetry {
-    /// Telemetry with settings of your own.
+    /// Returns a builder. What is not handed to it is off.
     pub fn builder() -> TelemetryBuilder {
         TelemetryBuilder {
             meter: None,
@@ -67,7 +67,7 @@ impl Telemetry {
         }
     }
 
-    /// Default metrics and traces to the providers that are global now.
+    /// Returns telemetry with the default metrics and traces, to the providers that are global now.
     pub fn global() -> Self {
         Self::builder().meter_provider(&*global::meter_provider()).tracer_provider(&global::tracer_provider()).build()
     }
@@ -102,14 +102,16 @@ impl fmt::Debug for Telemetry {
 // === impl TelemetryBuilder ===
 
 impl TelemetryBuilder {
-    /// Metrics go there. Without this there are none.
+    /// Sets where metrics are sent. Without this there are none.
     pub fn meter_provider(mut self, provider: &(impl MeterProvider + ?Sized)) -> Self {
         self.meter = Some(provider.meter_with_scope(scope()));
         self
     }
 
-    /// Traces go there. Without this there are none. Contexts are sent in metadata, by the propagator that is global
-    /// when an RPC is sent (see [`opentelemetry::global::set_text_map_propagator`]).
+    /// Sets where traces are sent. Without this there are none.
+    ///
+    /// The context of a span is sent in the metadata of its RPC, by the propagator that is global at that time (see
+    /// [`opentelemetry::global::set_text_map_propagator`]).
     pub fn tracer_provider<P>(mut self, provider: &P) -> Self
     where
         P: TracerProvider,
@@ -120,27 +122,26 @@ impl TelemetryBuilder {
         self
     }
 
-    /// Switches one metric on or off by its name. Without a word the stable ones are on: those of calls and attempts
-    /// (A66).
+    /// Turns one metric on or off by its name. By default the stable ones are on: those of calls and attempts (gRFC A66).
     pub fn metric(mut self, name: impl Into<String>, on: bool) -> Self {
         self.metrics.insert(name.into(), on);
         self
     }
 
-    /// Switches on every metric that the gRFCs call experimental, except those switched off by name.
+    /// Turns on every metric that the gRFCs call experimental, except those that are turned off by name.
     pub fn experimental_metrics(mut self) -> Self {
         self.experimental = true;
         self
     }
 
-    /// Switches on a label that is off by default (A79): `grpc.lb.locality`, `grpc.lb.backend_service`,
-    /// `grpc.disconnect_error`, `grpc.security_level`.
+    /// Turns on a label that is off by default (gRFC A79): `grpc.lb.locality`, `grpc.lb.backend_service`,
+    /// `grpc.disconnect_error` or `grpc.security_level`.
     pub fn optional_label(mut self, name: impl Into<String>) -> Self {
         self.labels.insert(name.into());
         self
     }
 
-    /// Makes it. Names that are unknown are ignored with a warning, as A79 has it.
+    /// Returns the telemetry. Unknown names are ignored with a warning (gRFC A79).
     pub fn build(self) -> Telemetry {
         let unknown_metrics = self.metrics.keys().filter(|name| !METRICS.iter().any(|metric| metric.name == **name));
         let unknown_labels = self.labels.iter().filter(|label| !OPTIONAL_LABELS.contains(&label.as_str()));

@@ -17,7 +17,9 @@ use proptest::test_runner::{Config, RngSeed};
 use prost::{Message, Name};
 
 use super::*;
-use crate::bootstrap::{Bootstrap, ChannelCreds, FileWatcherConfig, Guards, Node, ServerFeatures};
+use crate::bootstrap::{
+    Bootstrap, CertificateProviderConfig, ChannelCreds, FileWatcherConfig, Guards, Node, ServerFeatures,
+};
 use crate::resource::{Resource, ResourceType, decode};
 
 #[test]
@@ -550,7 +552,7 @@ fn bootstrap() -> Bootstrap {
         authorities: Default::default(),
         client_default_listener_resource_name_template: "%s".into(),
         server_listener_resource_name_template: None,
-        certificate_providers: [("known".to_owned(), files)].into(),
+        certificate_providers: [("known".to_owned(), CertificateProviderConfig::FileWatcher(files))].into(),
         guards: Guards::default(),
     }
 }

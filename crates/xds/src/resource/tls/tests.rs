@@ -1,5 +1,7 @@
 //! through the Cluster that carries them.
 
+use std::sync::Arc;
+
 use envoy_types::pb::envoy::config::cluster::v3::Cluster as PbCluster;
 use envoy_types::pb::envoy::config::core::v3::{
     Address, DataSource, Metadata, SocketAddress, TypedExtensionConfig, address, socket_address,
@@ -376,5 +378,5 @@ fn instance(name: &str) -> Option<pb::CertificateProviderPluginInstance> {
 
 #[track_caller]
 fn tls_of(pb: &PbCluster) -> UpstreamTls {
-    parse(pb).unwrap().tls.expect("TLS is asked for")
+    Arc::unwrap_or_clone(parse(pb).unwrap().tls.expect("TLS is asked for"))
 }

@@ -85,7 +85,7 @@ async fn serve(endpoint: SocketAddr) -> Server {
 
 fn channel(control_plane: &Server) -> mainstay::Channel {
     let bootstrap = Bootstrap::builder()
-        .node(Node { id: "drop-in".into(), ..Default::default() })
+        .node(Node::new("drop-in"))
         .server(ServerConfig::insecure(control_plane.addr().to_string()))
         .build()
         .expect("a valid bootstrap");

@@ -1,4 +1,4 @@
-//! What the xDS side of a channel does, as it happens.
+//! How events come to those who listen.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -8,13 +8,12 @@ use std::task::{Context, Poll, Waker};
 use futures_core::Stream;
 use mainstay_xds::client::Report;
 
-/// Something that happened on the xDS side of a channel.
-pub type Event = Report;
+use super::Event;
 
-/// The events of a channel, from [`Channel::events`](crate::Channel::events). Ends with the channel.
+/// The events of a channel, from [`Channel::events`](crate::Channel::events). They end with the channel.
 ///
-/// A listener that falls more than 256 events behind loses the oldest; it never holds up the
-/// channel or other listeners.
+/// A listener that falls more than 256 events behind loses the oldest. It never holds up the channel or other
+/// listeners.
 pub struct Events(Arc<Inbox>);
 
 /// The sending side, in the hub. What nobody waits for takes no room: a thousand idle targets have one each.
@@ -31,7 +30,8 @@ type Inbox = Mutex<Unseen>;
 
 #[derive(Default)]
 struct Unseen {
-    events: VecDeque<Arc<Event>>,
+    /// They become [`Event`]s when they are read: most never are.
+    reports: VecDeque<Arc<Report>>,
     closed: bool,
     waker: Option<Waker>,
 }
@@ -39,7 +39,7 @@ struct Unseen {
 // === impl Events ===
 
 impl Events {
-    /// The next event; `None` when the channel is closed.
+    /// Waits for the next event. Returns `None` when the channel is closed.
     pub async fn next(&mut self) -> Option<Event> {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
@@ -50,8 +50,8 @@ impl Stream for Events {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         let mut unseen = lock(&self.0);
-        match unseen.events.pop_front() {
-            Some(event) => Poll::Ready(Some(Arc::unwrap_or_clone(event))),
+        match unseen.reports.pop_front() {
+            Some(report) => Poll::Ready(Some(Event::of(&report))),
             None if unseen.closed => Poll::Ready(None),
             None => {
                 unseen.waker = Some(cx.waker().clone());
@@ -75,13 +75,13 @@ impl EventSource {
         Self(Mutex::new(Listeners { all: vec![Arc::downgrade(&first)], first: Some(first) }))
     }
 
-    pub(crate) fn send(&self, event: Event) {
-        let event = Arc::new(event);
+    pub(crate) fn send(&self, report: Report) {
+        let report = Arc::new(report);
         self.tell_all(|unseen| {
-            if unseen.events.len() == CAPACITY {
-                unseen.events.pop_front();
+            if unseen.reports.len() == CAPACITY {
+                unseen.reports.pop_front();
             }
-            unseen.events.push_back(Arc::clone(&event));
+            unseen.reports.push_back(Arc::clone(&report));
         });
     }
 
@@ -131,27 +131,24 @@ mod tests {
     #[tokio::test]
     async fn the_first_listener_hears_what_came_before_it_and_the_end() {
         let source = EventSource::new();
-        let server = Arc::new(ServerConfig::insecure("127.0.0.1:1"));
-        source.send(Report::Connecting(server.clone()));
+        source.send(connecting(1));
         let (mut first, mut second) = (source.listen(), source.listen());
-        source.send(Report::Connected(server.clone()));
+        source.send(connecting(2));
         drop(source);
-        assert_eq!(first.next().await, Some(Report::Connecting(server.clone())));
-        assert_eq!(first.next().await, Some(Report::Connected(server.clone())));
+        assert_eq!(first.next().await, Some(Event::of(&connecting(1))));
+        assert_eq!(first.next().await, Some(Event::of(&connecting(2))));
         assert_eq!(first.next().await, None);
-        assert_eq!(second.next().await, Some(Report::Connected(server)));
+        assert_eq!(second.next().await, Some(Event::of(&connecting(2))));
         assert_eq!(second.next().await, None);
     }
 
     #[tokio::test]
     async fn a_listener_that_is_slow_loses_the_oldest_events() {
         let source = EventSource::new();
-        let server =
-            |number: usize| Report::Connecting(Arc::new(ServerConfig::insecure(format!("127.0.0.1:{number}"))));
         for number in 0..=CAPACITY {
-            source.send(server(number));
+            source.send(connecting(number));
         }
-        assert_eq!(source.listen().next().await, Some(server(1)));
+        assert_eq!(source.listen().next().await, Some(Event::of(&connecting(1))));
     }
 
     #[tokio::test]
@@ -159,11 +156,14 @@ mod tests {
         let source = EventSource::new();
         let (mut here, gone) = (source.listen(), source.listen());
         drop(gone);
-        let server = Arc::new(ServerConfig::insecure("127.0.0.1:1"));
         let waiting = tokio::spawn(async move { here.next().await });
         tokio::task::yield_now().await;
-        source.send(Report::Connecting(server.clone()));
-        assert_eq!(waiting.await.unwrap(), Some(Report::Connecting(server)));
+        source.send(connecting(1));
+        assert_eq!(waiting.await.unwrap(), Some(Event::of(&connecting(1))));
         assert_eq!(lock(&source.0).all.len(), 1);
+    }
+
+    fn connecting(number: usize) -> Report {
+        Report::Connecting(Arc::new(ServerConfig::insecure(format!("127.0.0.1:{number}"))))
     }
 }

@@ -1,0 +1,29 @@
+//! What every TLS configuration begins with.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::certificates::CertificateError;
+
+/// Everything but whom to trust and what to present.
+pub(crate) fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
+}
+
+/// The system's roots, looked for once. Reads files: not on a runtime's thread.
+pub(crate) fn system_roots() -> Result<Arc<RootCertStore>, CertificateError> {
+    static FOUND: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    if let Some(roots) = FOUND.get() {
+        return Ok(roots.clone());
+    }
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (usable, _) = roots.add_parsable_certificates(found.certs);
+    if usable == 0 {
+        let causes: Vec<_> = found.errors.iter().map(ToString::to_string).collect();
+        return Err(CertificateError::SystemRoots(causes.join("; ")));
+    }
+    Ok(FOUND.get_or_init(|| Arc::new(roots)).clone())
+}
