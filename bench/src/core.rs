@@ -13,7 +13,7 @@ use mainstay_lb::{
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::{ClientSettings, Event, StreamId};
 use mainstay_xds::deps::DepsSettings;
-use mainstay_xds::name::Target;
+use mainstay_xds::target::Target;
 use mainstay_xds::{Choose, Time};
 use prost::Message;
 

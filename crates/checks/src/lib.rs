@@ -38,7 +38,7 @@ fn collect(directory: &Path, prefix: &str, found: &mut Vec<Source>) -> io::Resul
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = format!("{prefix}{name}");
         if entry.file_type()?.is_dir() {
-            if !is_made(&name) {
+            if !is_made(prefix, &name) {
                 collect(&entry.path(), &format!("{path}/"), found)?;
             }
         } else if is_written(&name)
@@ -50,9 +50,10 @@ fn collect(directory: &Path, prefix: &str, found: &mut Vec<Source>) -> io::Resul
     Ok(())
 }
 
-/// Whether a directory holds what tools make: builds, caches, other people's packages.
-fn is_made(name: &str) -> bool {
-    matches!(name, "target" | "node_modules" | "corpus" | "artifacts" | "__pycache__")
+/// Whether a directory holds what tools make: builds, caches, other people's packages. Below `src`, `target` is a module.
+fn is_made(prefix: &str, name: &str) -> bool {
+    matches!(name, "node_modules" | "corpus" | "artifacts" | "__pycache__")
+        || (name == "target" && !prefix.ends_with("src/"))
         || (name.starts_with('.') && name != ".ci")
 }
 

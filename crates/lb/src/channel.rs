@@ -14,7 +14,8 @@ use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::{self, ClientSettings, Report, StreamId, WatchId, XdsClient};
 use mainstay_xds::deps::{self, DependencyManager, DepsSettings, DnsName};
 use mainstay_xds::lrs::{self, LrsClient};
-use mainstay_xds::name::{ResourceKey, Target};
+use mainstay_xds::name::ResourceKey;
+use mainstay_xds::target::Target;
 
 use crate::breaker::Counter;
 use crate::host::{Context, Host, Observation};

@@ -7,7 +7,7 @@ use http::HeaderMap;
 use mainstay_xds::resource::filter::{
     AbortStatus, DelayTime, Fault, FaultShare, FilterConfig, FilterOverride, FilterOverrides, HttpFilter, SessionCookie,
 };
-use mainstay_xds::{Choose, code_of_http_status};
+use mainstay_xds::{Choose, Code};
 
 use crate::rpc::Rpc;
 use crate::session::Session;
@@ -34,7 +34,7 @@ pub enum Effect {
     /// Holds it up.
     Delay(Duration),
     /// Ends it with this gRPC status code.
-    Abort(u8),
+    Abort(Code),
 }
 
 impl Filters {
@@ -46,7 +46,7 @@ impl Filters {
                 Some(FilterOverride::Fault(fault)) => Some(Arc::clone(fault)),
                 Some(FilterOverride::Disabled) => None,
                 // The override is for a filter of another kind.
-                Some(_) | None => (!filter.disabled).then(|| Arc::clone(fault)),
+                Some(FilterOverride::StatefulSession(_)) | None => (!filter.disabled).then(|| Arc::clone(fault)),
             }
         };
         let session = |filter: &HttpFilter| {
@@ -54,7 +54,7 @@ impl Filters {
             match overrides.iter().find_map(|overrides| overrides.get(&filter.name)) {
                 Some(FilterOverride::StatefulSession(cookie)) => cookie.clone(),
                 Some(FilterOverride::Disabled) => None,
-                Some(_) | None => cookie.clone().filter(|_| !filter.disabled),
+                Some(FilterOverride::Fault(_)) | None => cookie.clone().filter(|_| !filter.disabled),
             }
         };
         // Of several sessions the first counts: an RPC goes to one endpoint only.
@@ -96,13 +96,13 @@ fn delay(fault: &Fault, headers: &HeaderMap, choose: &mut dyn Choose) -> Option<
     (!time.is_zero() && draw(share, choose)).then_some(time)
 }
 
-fn abort(fault: &Fault, headers: &HeaderMap, choose: &mut dyn Choose) -> Option<u8> {
+fn abort(fault: &Fault, headers: &HeaderMap, choose: &mut dyn Choose) -> Option<Code> {
     let abort = fault.abort.as_ref()?;
     let (code, share) = match abort.status {
         AbortStatus::Code(code) => (code, abort.share),
         AbortStatus::Header => {
-            let code = number(headers, ABORT_GRPC).filter(|code| *code <= MAX_CODE);
-            let code = code.or_else(|| number(headers, ABORT_HTTP).map(code_of_http_status))?;
+            let code = number::<u8>(headers, ABORT_GRPC).and_then(Code::from_number);
+            let code = code.or_else(|| number(headers, ABORT_HTTP).map(Code::of_http_status))?;
             (code, lowered(abort.share, headers, ABORT_PERCENTAGE))
         }
     };
@@ -130,9 +130,6 @@ const ABORT_GRPC: &str = "x-envoy-fault-abort-grpc-request";
 const ABORT_HTTP: &str = "x-envoy-fault-abort-request";
 const ABORT_PERCENTAGE: &str = "x-envoy-fault-abort-request-percentage";
 
-/// The largest gRPC status code.
-const MAX_CODE: u8 = 16;
-
 #[cfg(test)]
 mod tests {
     use http::{HeaderName, HeaderValue};
@@ -146,9 +143,9 @@ mod tests {
         let fault = fixed(20, 5);
         let delay = Effect::Delay(SECOND);
         let table = [
-            ([19, 4], vec![delay, Effect::Abort(10)]),
+            ([19, 4], vec![delay, abort_with(10)]),
             ([19, 5], vec![delay]),
-            ([20, 4], vec![Effect::Abort(10)]),
+            ([20, 4], vec![abort_with(10)]),
             ([20, 5], vec![]),
         ];
         for (draws, expected) in table {
@@ -162,7 +159,7 @@ mod tests {
         if let Some(abort) = &mut fault.abort {
             abort.share.denominator = 1_000_000;
         }
-        assert_eq!(inject(&fault, &[], &[29]), [Effect::Abort(10)]);
+        assert_eq!(inject(&fault, &[], &[29]), [abort_with(10)]);
         assert_eq!(inject(&fault, &[], &[30]), [], "no draw for a delay that nobody gets");
         let all = fixed(u32::MAX, 101);
         assert_eq!(inject(&all, &[], &[99, 99]).len(), 2);
@@ -173,12 +170,12 @@ mod tests {
         let headers = [(DELAY, "53"), (ABORT_GRPC, "3")];
         assert_eq!(
             inject(&by_header(100), &headers, &[]),
-            [Effect::Delay(Duration::from_millis(53)), Effect::Abort(3)],
+            [Effect::Delay(Duration::from_millis(53)), abort_with(3)],
             "S-53"
         );
         assert_eq!(
             inject(&fixed(100, 100), &headers, &[]),
-            [Effect::Delay(SECOND), Effect::Abort(10)],
+            [Effect::Delay(SECOND), abort_with(10)],
             "S-53: the config has values of its own"
         );
         assert_eq!(inject(&by_header(100), &[], &[]), [], "S-53: no header, no fault");
@@ -187,14 +184,14 @@ mod tests {
     #[test]
     fn header_values_are_read_or_ignored() {
         let table = [
-            (&[(ABORT_GRPC, "0")][..], vec![Effect::Abort(0)]),
+            (&[(ABORT_GRPC, "0")][..], vec![abort_with(0)]),
             (&[(ABORT_GRPC, "17")], vec![]),
             (&[(ABORT_GRPC, "x")], vec![]),
-            (&[(ABORT_HTTP, "503")], vec![Effect::Abort(14)]),
-            (&[(ABORT_HTTP, "200")], vec![Effect::Abort(2)]),
+            (&[(ABORT_HTTP, "503")], vec![abort_with(14)]),
+            (&[(ABORT_HTTP, "200")], vec![abort_with(2)]),
             (&[(ABORT_HTTP, "999999")], vec![]),
-            (&[(ABORT_GRPC, "17"), (ABORT_HTTP, "404")], vec![Effect::Abort(12)]),
-            (&[(ABORT_GRPC, "bad"), (ABORT_GRPC, "5")], vec![Effect::Abort(5)]),
+            (&[(ABORT_GRPC, "17"), (ABORT_HTTP, "404")], vec![abort_with(12)]),
+            (&[(ABORT_GRPC, "bad"), (ABORT_GRPC, "5")], vec![abort_with(5)]),
             (&[(DELAY, "0")], vec![]),
             (&[(DELAY, "-1")], vec![]),
             (&[(DELAY, "4294967295")], vec![Effect::Delay(Duration::from_millis(4_294_967_295))]),
@@ -222,7 +219,7 @@ mod tests {
     #[test]
     fn the_most_specific_override_wins() {
         let fault = |code| {
-            let abort = FaultAbort { status: AbortStatus::Code(code), share: ALL };
+            let abort = FaultAbort { status: AbortStatus::Code(Code::ALL[code]), share: ALL };
             Arc::new(Fault { delay: None, abort: Some(abort), max_active: 7 })
         };
         let chain = |disabled| {
@@ -236,7 +233,7 @@ mod tests {
             let injected = Filters::new(&chain(disabled), &overrides).inject(&HeaderMap::new(), &mut Script::default());
             injected.first().map(|injected| (injected.effect, injected.max_active))
         };
-        let aborted = |code| Some((Effect::Abort(code), 7));
+        let aborted = |code| Some((abort_with(code), 7));
         assert_eq!(code(false, [&none, &none, &none]), aborted(1), "L-43");
         assert_eq!(code(false, [&none, &two, &three]), aborted(2), "L-43");
         assert_eq!(code(false, [&three, &two, &none]), aborted(3), "L-43");
@@ -259,7 +256,7 @@ mod tests {
         let share = |numerator| FaultShare { numerator, denominator: 100 };
         Fault {
             delay: Some(FaultDelay { time: DelayTime::Fixed(SECOND), share: share(delay) }),
-            abort: Some(FaultAbort { status: AbortStatus::Code(10), share: share(abort) }),
+            abort: Some(FaultAbort { status: AbortStatus::Code(Code::Aborted), share: share(abort) }),
             max_active: u32::MAX,
         }
     }
@@ -275,4 +272,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
     const ALL: FaultShare = FaultShare { numerator: 100, denominator: 100 };
+
+    fn abort_with(code: usize) -> Effect {
+        Effect::Abort(Code::ALL[code])
+    }
 }

@@ -57,7 +57,6 @@ pub struct Context<'a, H: Host> {
 
 /// Something that a policy did, as plain data.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum Observation {
     /// Outlier detection found an endpoint of a leaf cluster to eject, and did so unless there was a reason not to
     /// (A91, S-75).

@@ -13,6 +13,9 @@
 //! parent: an event goes down the tree to the policy it concerns, and each parent on the way back
 //! looks at the state of the child it came from.
 
+// A variant that is added is looked at wherever variants are told apart.
+#![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
+
 mod breaker;
 mod calls;
 mod channel;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
+use mainstay_xds::Code;
 use mainstay_xds::lrs::Load;
 use mainstay_xds::orca::ORCA_TRAILER;
 
@@ -25,7 +26,7 @@ pub struct Listeners {
 #[derive(Clone, Copy, Debug)]
 pub struct Ending<'a> {
     /// gRPC status code.
-    pub code: u8,
+    pub code: Code,
     /// What came with the status from the endpoint; none if the connection broke.
     pub trailers: Option<&'a HeaderMap>,
 }
@@ -34,13 +35,13 @@ impl Listeners {
     /// Tells everyone.
     pub fn end(self, ending: Ending<'_>) {
         drop((self.in_flight, self.request)); // Whatever the status (L-86, L-105).
-        self.counted.end(ending.code == 0);
+        self.counted.end(ending.code == Code::Ok);
         if let (Some(reports), Some(trailers)) = (self.reports, ending.trailers) {
             reports.read_trailers(trailers); // L-109
         }
         if let Some(load) = self.load {
             let orca = ending.trailers.and_then(|trailers| trailers.get(ORCA_TRAILER));
-            load.end(ending.code == 0, orca.map(HeaderValue::as_bytes));
+            load.end(ending.code == Code::Ok, orca.map(HeaderValue::as_bytes));
         }
     }
 

@@ -205,7 +205,15 @@ impl<S: Subchannel> Picker<S> {
         match self {
             Self::Wait(text) => Self::Wait(format!("{context}: {text}")),
             Self::Fail(text) => Self::Fail(format!("{context}: {text}")),
-            other => other,
+            Self::Idle(_)
+            | Self::One(_)
+            | Self::InTurn(_)
+            | Self::Stride(_)
+            | Self::LeastRequest(_)
+            | Self::Ring(_)
+            | Self::Weighted(_)
+            | Self::Override(_)
+            | Self::Cluster(_) => self,
         }
     }
 
@@ -213,7 +221,15 @@ impl<S: Subchannel> Picker<S> {
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Self::Wait(text) | Self::Fail(text) => Some(text),
-            _ => None,
+            Self::Idle(_)
+            | Self::One(_)
+            | Self::InTurn(_)
+            | Self::Stride(_)
+            | Self::LeastRequest(_)
+            | Self::Ring(_)
+            | Self::Weighted(_)
+            | Self::Override(_)
+            | Self::Cluster(_) => None,
         }
     }
 

@@ -294,7 +294,7 @@ impl Users {
     fn address(&self) -> Option<&Address> {
         match self {
             Self::Nobody(address) => Some(address),
-            others => others.as_slice().first().map(|user| &user.address),
+            Self::Free | Self::One(_) | Self::Many(_) => self.as_slice().first().map(|user| &user.address),
         }
     }
 
@@ -322,7 +322,7 @@ impl Users {
                     Err(users) => Self::Many(users),
                 }
             }
-            others => others,
+            others @ (Self::Free | Self::Nobody(_) | Self::One(_)) => others,
         };
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
-use mainstay_xds::Choose;
 use mainstay_xds::resource::route::RetryPolicy;
+use mainstay_xds::{Choose, Code};
 
 use crate::throttle::RetryThrottle;
 
@@ -40,7 +40,7 @@ impl Retry {
     /// last one.
     pub fn after_failure(
         &mut self,
-        code: u8,
+        code: Code,
         push_back: PushBack,
         throttle: Option<&RetryThrottle>,
         choose: &mut dyn Choose,
@@ -145,7 +145,7 @@ mod tests {
         // A6: times random(0.8, 1.2).
         for (draw, expected) in [(0, 80), (200, 100), (400, 120)] {
             let mut script = Script { draws: [draw].into(), ..Default::default() };
-            let pause = retry(1).after_failure(14, PushBack::None, None, &mut script);
+            let pause = retry(1).after_failure(Code::Unavailable, PushBack::None, None, &mut script);
             assert_eq!(pause, Some(Duration::from_millis(expected)), "A6");
         }
     }
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn hostile_intervals_and_counts_do_not_overflow() {
         let policy = RetryPolicy {
-            retry_on: vec![14],
+            retry_on: vec![Code::Unavailable],
             num_retries: u32::MAX,
             base_interval: Duration::MAX,
             max_interval: Duration::MAX,
@@ -213,7 +213,7 @@ mod tests {
     fn a_throttle_counts_what_the_policy_retries_and_ends_it() {
         let throttle = RetryThrottle::new(10, 1.0).unwrap();
         let fail = |retry: &mut Retry, code, push_back| {
-            retry.after_failure(code, push_back, Some(&throttle), &mut Script::default()).is_some()
+            retry.after_failure(Code::ALL[code], push_back, Some(&throttle), &mut Script::default()).is_some()
         };
         for _ in 0..10 {
             assert!(!fail(&mut retry(4), 3, PushBack::None), "A6: another code takes no token");
@@ -232,7 +232,7 @@ mod tests {
     /// For RESOURCE_EXHAUSTED and UNAVAILABLE, 100 ms to 500 ms.
     fn retry(num_retries: u32) -> Retry {
         Retry::new(Arc::new(RetryPolicy {
-            retry_on: vec![8, 14],
+            retry_on: vec![Code::ResourceExhausted, Code::Unavailable],
             num_retries,
             base_interval: Duration::from_millis(100),
             max_interval: Duration::from_millis(500),
@@ -240,8 +240,8 @@ mod tests {
     }
 
     /// Without jitter.
-    fn after(retry: &mut Retry, code: u8, push_back: PushBack) -> Option<Duration> {
+    fn after(retry: &mut Retry, code: usize, push_back: PushBack) -> Option<Duration> {
         let mut script = Script { draws: [200].into(), ..Default::default() };
-        retry.after_failure(code, push_back, None, &mut script)
+        retry.after_failure(Code::ALL[code], push_back, None, &mut script)
     }
 }

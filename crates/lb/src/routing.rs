@@ -241,7 +241,9 @@ impl Compiled {
                 .iter()
                 .map(|choice| Filters::new(chain, &[&choice.overrides, &route.overrides, &virtual_host.overrides]))
                 .collect(),
-            _ => [Filters::new(chain, &[&route.overrides, &virtual_host.overrides])].into(),
+            RouteAction::Forward(ForwardAction { target: ClusterTarget::Cluster(_), .. })
+            | RouteAction::NonForwarding
+            | RouteAction::Unsupported(_) => [Filters::new(chain, &[&route.overrides, &virtual_host.overrides])].into(),
         };
         Self {
             headers: route.headers.iter().map(|matcher| visible_name(&matcher.name)).collect(),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
-use mainstay_xds::Choose;
 use mainstay_xds::resource::route::{ForwardAction, RetryPolicy, RouteAction};
+use mainstay_xds::{Choose, Code};
 
 use crate::draws::Draws;
 use crate::filters::Injected;
@@ -113,8 +113,8 @@ pub struct SendTo<'a, S: Subchannel> {
 /// Why an RPC cannot be sent. Codes: see L-200.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Failure {
-    /// gRPC status code: UNAVAILABLE (14) or INTERNAL (13).
-    pub code: u8,
+    /// The gRPC status code: UNAVAILABLE or INTERNAL.
+    pub code: Code,
     /// Whether no RPC of the channel can be sent, because there is no usable configuration.
     pub no_config: bool,
     /// The leaf cluster that was to pick an endpoint, if it came to that (S-64).
@@ -266,16 +266,16 @@ impl<S: Subchannel> Works<S> {
 impl Failure {
     /// With code UNAVAILABLE.
     pub fn unavailable(message: String) -> Self {
-        Self { code: 14, no_config: false, cluster: None, message }
+        Self { code: Code::Unavailable, no_config: false, cluster: None, message }
     }
 
     /// With code UNAVAILABLE, for want of a usable configuration (L-29).
     pub(crate) fn no_config(message: String) -> Self {
-        Self { code: 14, no_config: true, cluster: None, message }
+        Self { code: Code::Unavailable, no_config: true, cluster: None, message }
     }
 
     fn internal(message: String) -> Self {
-        Self { code: 13, no_config: false, cluster: None, message }
+        Self { code: Code::Internal, no_config: false, cluster: None, message }
     }
 
     /// In this leaf cluster.

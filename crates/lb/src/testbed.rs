@@ -27,7 +27,7 @@ use mainstay_xds::resource::matcher::PathMatcher;
 use mainstay_xds::resource::route::{
     ClusterTarget, DomainPattern, ForwardAction, Route, RouteAction, RouteConfig, VirtualHost,
 };
-use mainstay_xds::{Choose, Time};
+use mainstay_xds::{Choose, Code, Time};
 
 use crate::{
     Chosen, Connectivity, Context, Counter, Decision, Ending, Host, Listeners, LoadSink, Observation, Rpc, Snapshot,
@@ -177,10 +177,10 @@ impl World {
                 if let Some(wake) = wake {
                     self.call(|tree, cx| tree.wake(cx, wake));
                 }
-                format!("wait {}: {}", failure.code, failure.message)
+                format!("wait {}: {}", failure.code.number(), failure.message)
             }
-            Decision::Fail(failure) => format!("fail {}: {}", failure.code, failure.message),
-            Decision::Drop(failure) => format!("drop {}: {}", failure.code, failure.message),
+            Decision::Fail(failure) => format!("fail {}: {}", failure.code.number(), failure.message),
+            Decision::Drop(failure) => format!("drop {}: {}", failure.code.number(), failure.message),
             Decision::Inject(effects) => format!("inject {effects:?}"),
         }
     }
@@ -190,7 +190,7 @@ impl World {
         let (snapshot, headers) = (Arc::clone(&self.snapshot), HeaderMap::new());
         let mut call = || match snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut self.script) {
             Decision::Send(to) => {
-                to.listeners.end(Ending { code: code(to.subchannel.port), trailers: None });
+                to.listeners.end(Ending { code: Code::ALL[usize::from(code(to.subchannel.port))], trailers: None });
                 to.subchannel.port
             }
             other => panic!("not sent: {other:?}"),

@@ -13,8 +13,9 @@ use mainstay_lb::{Ending, Listeners, RetryThrottle};
 use tokio::time::{Instant, Sleep};
 use tonic::{Code, Status};
 
+use crate::channelz_node;
+use crate::code;
 use crate::failure::{self, GRPC_STATUS};
-use crate::ledger;
 use crate::request::Upload;
 use crate::telemetry::CallObserver;
 
@@ -28,12 +29,12 @@ pub struct ResponseBody {
     held: Option<Held>,
 }
 
-/// What an RPC holds until it has ended: whoever listens for its end, and its entries in the books.
+/// What an RPC holds until it has ended: whoever listens for its end, and the counters that it is in.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) listeners: Listeners,
-    pub(crate) on_channel: ledger::Call,
-    pub(crate) on_subchannel: ledger::Call,
+    pub(crate) on_channel: channelz_node::Call,
+    pub(crate) on_subchannel: channelz_node::Call,
     pub(crate) observer: CallObserver,
     pub(crate) throttle: Option<Arc<RetryThrottle>>,
     /// The rest of the request, which ends with the answer.
@@ -77,7 +78,7 @@ impl ResponseBody {
             held.on_subchannel.succeed();
             held.throttle.iter().for_each(|throttle| throttle.note_success());
         }
-        held.listeners.end(Ending { code: code as u8, trailers });
+        held.listeners.end(Ending { code: code::of_tonic(code), trailers });
     }
 
     /// Ends an RPC that has no status of its own.

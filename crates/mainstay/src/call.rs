@@ -17,24 +17,23 @@ use mainstay_lb::{
     Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Listeners, Origin, PushBack, Retry, RetryThrottle,
     Rpc,
 };
-use mainstay_xds::code_of_http_status;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
 use crate::body::{Held, ResponseBody};
-use crate::channel::WaitForReady;
+use crate::channelz_node;
+use crate::code;
 use crate::connection::WrongName;
 use crate::deadline;
 use crate::failure::{self, GRPC_STATUS};
 use crate::hub::{ClusterRef, Hub};
-use crate::ledger;
 use crate::peer::Peer;
 use crate::random::Random;
 use crate::request::{Request, RequestBody};
+use crate::shared::Halt;
 use crate::subchannel::Subchannel;
-use crate::supervisor::Halt;
 use crate::telemetry::CallObserver;
 
 /// Carries one RPC to the headers of its response; the body does the rest.
@@ -48,7 +47,7 @@ pub(crate) fn run(
 ) -> impl Future<Output = Result<http::Response<ResponseBody>, Status>> + Send {
     let timeout = deadline::requested(request.headers_mut());
     let wait_for_ready = request.extensions().get::<WaitForReady>().map(|wait| wait.0);
-    let on_channel = hub.shared.books.ledger.begin();
+    let on_channel = hub.shared.channelz.counters.begin();
     let mut call = Call {
         start: timeout.map(|_| Instant::now()),
         timeout,
@@ -133,6 +132,17 @@ pub(crate) fn run(
     }
 }
 
+/// Whether an RPC waits for a usable endpoint instead of failing when there is none.
+///
+/// Put it into the extensions of a request. It takes precedence over [`ChannelBuilder::wait_for_ready`].
+///
+/// ```
+/// let mut request = tonic::Request::new(());
+/// request.extensions_mut().insert(mainstay::WaitForReady(true));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitForReady(pub bool);
+
 /// What a channel says about all its RPCs.
 #[derive(Clone, Debug)]
 pub(crate) struct CallSettings {
@@ -169,7 +179,7 @@ struct Way {
     authority: Option<Authority>,
     deadline: Option<Instant>,
     listeners: Listeners,
-    on_subchannel: ledger::Call,
+    on_subchannel: channelz_node::Call,
     origin: Arc<Origin>,
     subchannel: Subchannel,
     set_cookie: Option<HeaderValue>,
@@ -204,7 +214,7 @@ struct Answer {
     origin: Arc<Origin>,
     timer: Option<Pin<Box<Sleep>>>,
     listeners: Listeners,
-    on_subchannel: ledger::Call,
+    on_subchannel: channelz_node::Call,
 }
 
 enum Step {
@@ -307,7 +317,7 @@ impl Call {
                 }
                 Effect::Abort(code) => {
                     let text = format!("RPC to {} was aborted by a fault filter", self.hub.target());
-                    return Err(NotSent::Final(Status::new(Code::from(i32::from(code)), text)));
+                    return Err(NotSent::Final(Status::new(code::to_tonic(code), text)));
                 }
             }
         }
@@ -347,7 +357,7 @@ impl Call {
                     }
                 };
                 for wake in to.keep.into_iter().chain(to.wake) {
-                    self.hub.inspector.wake(wake);
+                    self.hub.driver.wake(wake);
                 }
                 self.observer.pick(to.origin);
                 Ok(Step::Go(Way {
@@ -363,7 +373,7 @@ impl Call {
             }
             Decision::Wait(reason, wake) => {
                 if let Some(wake) = wake {
-                    self.hub.inspector.wake(wake);
+                    self.hub.driver.wake(wake);
                 }
                 self.observer.wait(&reason);
                 Ok(Step::Wait(reason))
@@ -415,7 +425,7 @@ impl Call {
         let Exchanged { answer, timer, under_way } = exchanged;
         let UnderWay { address, origin, listeners, on_subchannel, set_cookie } = under_way;
         let Some(answer) = answer else {
-            listeners.end(Ending { code: Code::DeadlineExceeded as u8, trailers: None });
+            listeners.end(Ending { code: code::of_tonic(Code::DeadlineExceeded), trailers: None });
             let cluster = &origin.cluster;
             return Err(self.expired(&format!("while {address} of cluster {cluster:?} had not answered")));
         };
@@ -423,8 +433,8 @@ impl Call {
             // What is no answer of gRPC says no more than its code, whatever comes after the headers.
             Ok(response) if response.status() != StatusCode::OK && !response.headers().contains_key(&GRPC_STATUS) => {
                 let http = response.status();
-                let code = Code::from(i32::from(code_of_http_status(http.as_u16())));
-                listeners.end(Ending { code: code as u8, trailers: Some(response.headers()) });
+                let code = code::to_tonic(mainstay_xds::Code::of_http_status(http.as_u16()));
+                listeners.end(Ending { code: code::of_tonic(code), trailers: Some(response.headers()) });
                 Ok(Sent::Failed(Status::new(
                     code,
                     format!("{address} answered with HTTP status {http}, not with gRPC"),
@@ -452,7 +462,7 @@ impl Call {
                     listeners.withdraw();
                     return Ok(Sent::Refused(failed));
                 }
-                listeners.end(Ending { code: failed.code() as u8, trailers: None });
+                listeners.end(Ending { code: code::of_tonic(failed.code()), trailers: None });
                 Ok(Sent::Failed(failed))
             }
         }
@@ -471,7 +481,7 @@ impl Call {
     fn pause_after(&mut self, code: Code, push_back: PushBack, request: &mut Request) -> Option<Duration> {
         let policy = self.chosen.retry_policy().filter(|_| self.retries)?;
         let retry = self.retry.get_or_insert_with(|| Retry::new(policy.clone()));
-        let pause = retry.after_failure(code as u8, push_back, self.throttle.as_deref(), &mut Random)?;
+        let pause = retry.after_failure(code::of_tonic(code), push_back, self.throttle.as_deref(), &mut Random)?;
         request.prepare_another().then_some(pause)
     }
 
@@ -535,7 +545,7 @@ impl Call {
     fn failed(&self, reason: &Failure) -> Status {
         let context = if reason.no_config { "no usable configuration for" } else { "RPC to" };
         let text = format!("{context} {}: {}", self.hub.target(), reason.message);
-        Status::new(Code::from(i32::from(reason.code)), text)
+        Status::new(code::to_tonic(reason.code), text)
     }
 }
 
@@ -553,7 +563,7 @@ impl Answer {
     /// Ends the attempt as a failure.
     fn end(self, code: Code) -> Status {
         let headers = self.response.headers();
-        self.listeners.end(Ending { code: code as u8, trailers: Some(headers) });
+        self.listeners.end(Ending { code: code::of_tonic(code), trailers: Some(headers) });
         let status = Status::from_header_map(headers).unwrap_or_else(|| Status::new(code, "no status"));
         Status::new(code, format!("{} of {}", status.message(), self.address))
     }
@@ -594,7 +604,7 @@ struct UnderWay {
     address: SocketAddr,
     origin: Arc<Origin>,
     listeners: Listeners,
-    on_subchannel: ledger::Call,
+    on_subchannel: channelz_node::Call,
     set_cookie: Option<HeaderValue>,
 }
 

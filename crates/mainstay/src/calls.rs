@@ -4,7 +4,7 @@ use crate::sync::{Arc, AtomicI64, Ordering};
 
 /// An id and counters. Small: every endpoint has one.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct CallCounters {
     /// Unique in the process and never used twice (I-21).
     pub(crate) id: i64,
     started: AtomicI64,
@@ -12,10 +12,10 @@ pub(crate) struct Ledger {
     failed: AtomicI64,
 }
 
-/// A call in the books: failed unless it is said to have succeeded.
+/// A call that is counted: failed unless it is said to have succeeded.
 #[derive(Debug)]
 pub(crate) struct Call {
-    ledger: Arc<Ledger>,
+    counters: Arc<CallCounters>,
     succeeded: bool,
 }
 
@@ -27,9 +27,9 @@ pub(crate) struct Calls {
     pub(crate) failed: i64,
 }
 
-// === impl Ledger ===
+// === impl CallCounters ===
 
-impl Ledger {
+impl CallCounters {
     pub(crate) fn with_id(id: i64) -> Self {
         Self { id, started: AtomicI64::new(0), succeeded: AtomicI64::new(0), failed: AtomicI64::new(0) }
     }
@@ -37,7 +37,7 @@ impl Ledger {
     /// Enters a call that begins now. Without the time: most RPCs never look at the clock.
     pub(crate) fn begin(self: &Arc<Self>) -> Call {
         self.started.fetch_add(1, Ordering::Relaxed);
-        Call { ledger: self.clone(), succeeded: false }
+        Call { counters: self.clone(), succeeded: false }
     }
 
     pub(crate) fn calls(&self) -> Calls {
@@ -58,7 +58,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let ended = if self.succeeded { &self.ledger.succeeded } else { &self.ledger.failed };
+        let ended = if self.succeeded { &self.counters.succeeded } else { &self.counters.failed };
         ended.fetch_add(1, Ordering::Release);
     }
 }

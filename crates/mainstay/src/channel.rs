@@ -10,7 +10,7 @@ use mainstay_lb::Outlook;
 use mainstay_xds::Backoff;
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::DepsSettings;
-use mainstay_xds::name::Target;
+use mainstay_xds::target::Target;
 use tonic::Status;
 use tonic::body::Body;
 use tower_service::Service;
@@ -26,7 +26,8 @@ use crate::dns::{ResolveHost, Shielded, SystemDns};
 use crate::error::{BuildError, TargetError};
 use crate::event::Events;
 use crate::http2::{Http2Settings, KeepAlive};
-use crate::hub::{Hub, Plan};
+use crate::hub::Hub;
+use crate::shared::Plan;
 use crate::telemetry::Telemetry;
 use crate::throttle::RetryThrottle;
 use crate::tls::OwnProviders;
@@ -42,17 +43,6 @@ pub struct Channel {
     hub: Arc<Hub>,
     settings: CallSettings,
 }
-
-/// Whether an RPC waits for a usable endpoint instead of failing when there is none.
-///
-/// Put it into the extensions of a request. It takes precedence over [`ChannelBuilder::wait_for_ready`].
-///
-/// ```
-/// let mut request = tonic::Request::new(());
-/// request.extensions_mut().insert(mainstay::WaitForReady(true));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitForReady(pub bool);
 
 /// The settings of a channel. Made by [`Channel::builder`].
 ///
@@ -188,7 +178,7 @@ impl Channel {
     /// another one.
     pub async fn config(&self) -> Option<ConfigView> {
         self.hub.resume().ok()?;
-        self.hub.inspector.status().await.map(ConfigView::of)
+        self.hub.driver.status().await.map(ConfigView::of)
     }
 
     /// Returns what the channel has been told, now and whenever it changes. The channel does not become idle meanwhile.

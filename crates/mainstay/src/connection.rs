@@ -23,7 +23,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -38,10 +37,11 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::failure::{self, describe};
+use crate::channelz_node::{self, CallCounters, Calls};
+use crate::disconnect::Disconnect;
+use crate::failure::describe;
 use crate::guard;
 use crate::http2::{self, Address, ConnectError, Ends, Http2Settings};
-use crate::ledger::{self, Calls, Ledger};
 use crate::pulse::Pulse;
 use crate::random::Random;
 use crate::request::RequestBody;
@@ -53,7 +53,7 @@ pub(crate) struct Connection {
     /// Set while the connection takes requests.
     socket: ArcSwapOption<Socket>,
     progress: Mutex<Progress>,
-    ledger: Arc<Ledger>,
+    counters: Arc<CallCounters>,
 }
 
 /// An established connection.
@@ -67,7 +67,7 @@ pub(crate) struct Socket {
     pub(crate) ends: Ends,
     /// Whether an authority other than the channel's must be in the certificate (S-33, S-34).
     checks_authority: bool,
-    /// What was in the books before it was there.
+    /// What was counted before it was there.
     before: Calls,
     /// The authority that was last checked against the certificate, and whether it is the server's. Nearly always the
     /// only one: an endpoint has one host name.
@@ -119,23 +119,6 @@ pub(crate) struct News {
     pub(crate) lost: Option<Disconnect>,
 }
 
-/// Why a connection ended: the first thing that was wrong with it (A94, S-76).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "opentelemetry"), expect(dead_code, reason = "metrics tell them apart"))]
-pub(crate) enum Disconnect {
-    /// The peer said so, with a code of HTTP/2.
-    GoAway(u32),
-    /// Its user has no use for it any more.
-    Shutdown,
-    Reset,
-    /// By the network, or a ping without an answer.
-    TimedOut,
-    Aborted,
-    /// Something else is wrong with the socket.
-    Socket,
-    Unknown,
-}
-
 struct Progress {
     state: Connectivity,
     /// When it entered the state.
@@ -171,7 +154,12 @@ impl Connection {
                 users: Vec::new(),
                 in_use: None,
             });
-            Arc::new(Self { spec: spec.clone(), socket: ArcSwapOption::empty(), progress, ledger: Ledger::new() })
+            Arc::new(Self {
+                spec: spec.clone(),
+                socket: ArcSwapOption::empty(),
+                progress,
+                counters: CallCounters::new(),
+            })
         });
         let mut progress = lock(&connection.progress);
         if progress.state != Connectivity::Idle {
@@ -243,13 +231,13 @@ impl Connection {
     }
 
     /// Counts the RPCs on it.
-    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
-        &self.ledger
+    pub(crate) fn counters(&self) -> &Arc<CallCounters> {
+        &self.counters
     }
 
     /// The RPCs on this socket only.
     pub(crate) fn calls_on(&self, socket: &Socket) -> Calls {
-        self.ledger.calls().since(socket.before)
+        self.counters.calls().since(socket.before)
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -313,10 +301,10 @@ impl Connection {
             sender,
             pulse: pulse.clone(),
             runtime: runtime::Handle::current(),
-            id: ledger::new_id(),
+            id: channelz_node::new_id(),
             ends,
             checks_authority: matches!(self.spec.security, TransportSecurity::Tls(_)),
-            before: self.ledger.calls(),
+            before: self.counters.calls(),
             checked: ArcSwapOption::empty(),
         };
         // Declared after `driver`, so that it goes first: `driver` hands back the requests that it did not send, and they
@@ -461,23 +449,6 @@ impl User {
     }
 }
 
-impl Disconnect {
-    /// Of a connection that the peer ended without a GOAWAY.
-    fn of(ended: Result<(), hyper::Error>) -> Self {
-        let Err(error) = ended else { return Self::Unknown };
-        if error.is_timeout() {
-            return Self::TimedOut;
-        }
-        match failure::io_error(&error).map(std::io::Error::kind) {
-            Some(ErrorKind::ConnectionReset) => Self::Reset,
-            Some(ErrorKind::TimedOut) => Self::TimedOut,
-            Some(ErrorKind::ConnectionAborted) => Self::Aborted,
-            Some(_) => Self::Socket,
-            None => Self::Unknown,
-        }
-    }
-}
-
 // === impl ConnectionSpec ===
 
 impl Hash for ConnectionSpec {
@@ -540,7 +511,7 @@ mod tests {
             sender: dead.sender,
             pulse: dead.pulse,
             runtime: socket.runtime.clone(),
-            id: ledger::new_id(),
+            id: channelz_node::new_id(),
             ends: socket.ends.clone(),
             checks_authority: false,
             before: socket.before,

@@ -15,13 +15,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::ads::{AdsStreams, Service};
+use crate::channelz_node::Calls;
 use crate::connection::News;
 use crate::event::Event;
 use crate::guard;
-use crate::hub::{HubStatus, Plan, Query, Shared};
-use crate::ledger::Calls;
 use crate::queue;
 use crate::random::Random;
+use crate::shared::{Command, HubStatus, Plan, Shared};
 use crate::subchannel::{Subchannel, Subchannels};
 use crate::task::Task;
 use crate::telemetry::XdsObserver;
@@ -36,7 +36,7 @@ pub(crate) struct Driver {
     pub(crate) input_sender: queue::Sender<Input>,
     pub(crate) connection_news: UnboundedReceiver<News>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) queries: UnboundedReceiver<Query>,
+    pub(crate) commands: UnboundedReceiver<Command>,
     pub(crate) observer: XdsObserver,
     /// Whether the client may have changed since the observer looked at it.
     pub(crate) client_stirred: bool,
@@ -58,7 +58,7 @@ struct Idleness {
     timeout: Duration,
     /// Since when there was no RPC.
     since: Instant,
-    /// What was in the books then.
+    /// What was counted then.
     calls: Calls,
     next_look: Instant,
 }
@@ -93,7 +93,7 @@ impl Driver {
                 }
                 Some(input) = self.inputs.recv() => self.handle(input),
                 Some(news) = self.connection_news.next() => self.hear(news),
-                Some(query) = self.queries.next() => self.answer(query),
+                Some(command) = self.commands.next() => self.obey(command),
                 () = due => self.handle(Input::Timeout),
             }
             for _ in 1..BATCH {
@@ -121,7 +121,7 @@ impl Driver {
                 self.streams.close(Service::Lrs, *stream);
             }
             Input::Dns(name, _) => drop(self.lookups.remove(name)),
-            _ => {}
+            Input::Xds(_) | Input::Load(_) | Input::Connectivity(..) | Input::Wake(_) | Input::Timeout => {}
         }
         let now = self.now();
         self.core.handle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels }, input);
@@ -196,7 +196,7 @@ impl Driver {
         self.lookups.insert(name, lookup);
     }
 
-    /// Enters a report into the books of whom it concerns.
+    /// Enters a report into the channelz node of whom it concerns.
     fn note(&self, report: &Report) {
         match report {
             Report::Connecting(server)
@@ -211,18 +211,20 @@ impl Driver {
             | Report::Ignored(server, _)
             | Report::DeletionIgnored(server, _)
             | Report::DeletionOver(server, _) => self.streams.note(server, report),
-            // The rest is about the whole channel.
-            _ => self.shared.books.note(report),
+            // About the whole channel.
+            Report::FellBack(..) | Report::Recovered(..) | Report::SecurityIgnored(_) => {
+                self.shared.channelz.note(report)
+            }
         }
     }
 
-    fn answer(&mut self, query: Query) {
-        self.client_stirred |= matches!(query, Query::Hold(_) | Query::Release(_));
-        match query {
-            Query::Wake(wake) => self.handle(Input::Wake(wake)),
-            Query::Hold(cluster) => self.core.subscribe_cluster(self.now(), &cluster),
-            Query::Release(cluster) => self.core.release_cluster(self.now(), &cluster),
-            Query::Status(answer) => {
+    fn obey(&mut self, command: Command) {
+        self.client_stirred |= matches!(command, Command::Hold(_) | Command::Release(_));
+        match command {
+            Command::Wake(wake) => self.handle(Input::Wake(wake)),
+            Command::Hold(cluster) => self.core.subscribe_cluster(self.now(), &cluster),
+            Command::Release(cluster) => self.core.release_cluster(self.now(), &cluster),
+            Command::Status(answer) => {
                 let client = self.core.client();
                 let servers = client.server_states();
                 self.streams.forget_idle(&servers);
@@ -235,7 +237,7 @@ impl Driver {
                     resources: client.dump(),
                     servers,
                     shared: self.shared.clone(),
-                    server_books: self.streams.books(),
+                    server_nodes: self.streams.channelz(),
                     connections: self.subchannels.connections(),
                     start: self.start.into_std(),
                     now: self.now(),
@@ -256,7 +258,7 @@ impl Idleness {
     fn new(driver: &Driver) -> Option<Self> {
         let timeout = driver.plan.idle_timeout.filter(|_| driver.plan.connect.enabled)?;
         let now = Instant::now();
-        Some(Self { timeout, since: now, calls: driver.shared.books.ledger.calls(), next_look: now + timeout / 8 })
+        Some(Self { timeout, since: now, calls: driver.shared.channelz.counters.calls(), next_look: now + timeout / 8 })
     }
 
     /// Looks eight times while a channel becomes idle: the counters that RPCs keep anyway tell enough, and RPCs do no
@@ -270,7 +272,7 @@ impl Idleness {
 
     /// Whether nobody has used the channel for long enough.
     fn look(&mut self, shared: &Shared) -> bool {
-        let calls = shared.books.ledger.calls();
+        let calls = shared.channelz.counters.calls();
         self.next_look = Instant::now() + self.timeout / 8;
         let in_use = calls != self.calls || calls.started > calls.succeeded + calls.failed;
         if in_use || shared.changed.receiver_count() > 0 {
@@ -287,7 +289,17 @@ fn progress(report: &Report) -> Option<String> {
         Report::Connected(server) => format!("{} has not answered yet", server.server_uri),
         Report::Answered(server) => format!("{} has not sent everything yet", server.server_uri),
         Report::Unreachable(server, cause, _) => format!("{} cannot be reached: {cause}", server.server_uri),
-        _ => return None,
+        Report::Alive(_)
+        | Report::StreamEnded(..)
+        | Report::FellBack(..)
+        | Report::Recovered(..)
+        | Report::Acked(..)
+        | Report::Nacked(..)
+        | Report::TimedOut(..)
+        | Report::Ignored(..)
+        | Report::DeletionIgnored(..)
+        | Report::DeletionOver(..)
+        | Report::SecurityIgnored(_) => return None,
     })
 }
 
@@ -315,6 +327,13 @@ fn log(target: &str, report: &Report) {
         Report::SecurityIgnored(cluster) => {
             tracing::warn!(target, %cluster, "cluster asks for TLS, which the channel's credentials do not follow");
         }
-        other => tracing::debug!(target, event = %Event::of(other), "xDS"),
+        Report::Connecting(_)
+        | Report::Connected(_)
+        | Report::Answered(_)
+        | Report::Alive(_)
+        | Report::StreamEnded(..)
+        | Report::Acked(..)
+        | Report::DeletionIgnored(..)
+        | Report::DeletionOver(..) => tracing::debug!(target, event = %Event::of(report), "xDS"),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mainstay_xds::name;
+use mainstay_xds::target;
 
 use crate::bootstrap::BootstrapError;
 use crate::credentials::CredentialsError;
@@ -45,7 +45,7 @@ pub enum BuildError {
 
 /// Why a target cannot be used. The text names the target.
 #[derive(Clone, PartialEq, Eq)]
-pub struct TargetError(name::TargetError);
+pub struct TargetError(target::TargetError);
 
 /// The kinds of [`TargetError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,18 +75,18 @@ impl fmt::Debug for BuildError {
 // === impl TargetError ===
 
 impl TargetError {
-    pub(crate) fn of(core: name::TargetError) -> Self {
+    pub(crate) fn of(core: target::TargetError) -> Self {
         Self(core)
     }
 
     /// Returns what kind of error this is.
     pub fn kind(&self) -> TargetErrorKind {
         match &self.0 {
-            name::TargetError::Scheme(_) => TargetErrorKind::Scheme,
-            name::TargetError::Path(_) => TargetErrorKind::Path,
-            name::TargetError::NotUtf8(_) => TargetErrorKind::NotUtf8,
-            name::TargetError::UnknownAuthority { .. } => TargetErrorKind::UnknownAuthority,
-            name::TargetError::Listener { .. } => TargetErrorKind::ListenerName,
+            target::TargetError::Scheme(_) => TargetErrorKind::Scheme,
+            target::TargetError::Path(_) => TargetErrorKind::Path,
+            target::TargetError::NotUtf8(_) => TargetErrorKind::NotUtf8,
+            target::TargetError::UnknownAuthority { .. } => TargetErrorKind::UnknownAuthority,
+            target::TargetError::Listener { .. } => TargetErrorKind::ListenerName,
         }
     }
 }

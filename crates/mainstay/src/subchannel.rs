@@ -13,11 +13,11 @@ use mainstay_lb::{Counter, Host, LoadSink, Observation, SubchannelId, Subchannel
 use mainstay_xds::client::Intern;
 use tokio::runtime;
 
+use crate::channelz_node;
 use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User, WrongName};
 use crate::guard;
 use crate::intern::Interner;
-use crate::ledger;
-use crate::load_reports::{self, Origin};
+use crate::orca_oob::{self, BaseUri};
 use crate::request::RequestBody;
 use crate::task::Task;
 use crate::telemetry::{LbObserver, SubchannelObserver};
@@ -36,7 +36,7 @@ pub(crate) struct Subchannels {
     news: UnboundedSender<News>,
     observer: LbObserver,
     uses: BTreeMap<SubchannelId, Use>,
-    origin: Origin,
+    base_uri: BaseUri,
 }
 
 /// The use of a connection by one subchannel.
@@ -44,7 +44,7 @@ struct Use {
     connection: Arc<Connection>,
     observer: SubchannelObserver,
     /// The streams of load reports on it.
-    load_reports: Vec<Task>,
+    orca_oob: Vec<Task>,
 }
 
 // === impl Subchannel ===
@@ -71,8 +71,8 @@ impl Subchannel {
     }
 
     /// Counts an RPC that begins on it.
-    pub(crate) fn begin(&self) -> ledger::Call {
-        self.0.ledger().begin()
+    pub(crate) fn begin(&self) -> channelz_node::Call {
+        self.0.counters().begin()
     }
 }
 
@@ -103,13 +103,13 @@ impl Subchannels {
     pub(crate) fn new(
         runtime: runtime::Id,
         security: ChannelSecurity,
-        origin: Origin,
+        base_uri: BaseUri,
         settings: ConnectSettings,
         interner: Interner,
         news: UnboundedSender<News>,
         observer: LbObserver,
     ) -> Self {
-        Self { runtime, security, settings, interner, news, observer, uses: BTreeMap::new(), origin }
+        Self { runtime, security, settings, interner, news, observer, uses: BTreeMap::new(), base_uri }
     }
 
     /// Sees what happened to a connection in use.
@@ -121,7 +121,7 @@ impl Subchannels {
 
     /// The connections in use, each once.
     pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
-        let found = self.uses.values().map(|used| (used.connection.ledger().id, used.connection.clone()));
+        let found = self.uses.values().map(|used| (used.connection.counters().id, used.connection.clone()));
         let by_id: BTreeMap<_, _> = found.collect();
         by_id.into_values().collect()
     }
@@ -145,7 +145,7 @@ impl Host for Subchannels {
         let is_secure = !connection.security.is_plaintext();
         let connection = Connection::join(connection, self.user(id));
         let observer = self.observer.subchannel(&spec.origin, is_secure);
-        self.uses.insert(id, Use { connection: connection.clone(), observer, load_reports: Vec::new() });
+        self.uses.insert(id, Use { connection: connection.clone(), observer, orca_oob: Vec::new() });
         Subchannel(connection)
     }
 
@@ -156,16 +156,16 @@ impl Host for Subchannels {
     }
 
     fn watch_load(&mut self, id: SubchannelId, period: Duration, sink: LoadSink) {
-        if let Some(Use { connection, load_reports: tasks, .. }) = self.uses.get_mut(&id) {
+        if let Some(Use { connection, orca_oob: tasks, .. }) = self.uses.get_mut(&id) {
             tasks.retain(|task| !task.is_finished());
-            let (origin, connection) = (self.origin.clone(), connection.clone());
-            tasks.push(Task::spawn(load_reports::collect(origin, connection, period, sink)));
+            let (base_uri, connection) = (self.base_uri.clone(), connection.clone());
+            tasks.push(Task::spawn(orca_oob::collect(base_uri, connection, period, sink)));
         }
     }
 
     fn release(&mut self, id: SubchannelId) {
-        if let Some(Use { connection, load_reports, .. }) = self.uses.remove(&id) {
-            drop(load_reports); // Or the connection would never be done.
+        if let Some(Use { connection, orca_oob, .. }) = self.uses.remove(&id) {
+            drop(orca_oob); // Or the connection would never be done.
             connection.leave(&self.user(id));
         }
     }

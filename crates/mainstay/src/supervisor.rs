@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use futures_channel::mpsc::{UnboundedSender, unbounded};
-use mainstay_lb::{ChannelCore, Snapshot};
+use mainstay_lb::ChannelCore;
 use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -24,35 +24,24 @@ use tokio::time::Instant;
 use crate::ads::AdsStreams;
 use crate::driver::{Driver, End, QUEUE};
 use crate::guard;
-use crate::hub::{Plan, Query, Shared};
 use crate::intern::Interner;
-use crate::load_reports::Origin;
+use crate::orca_oob::BaseUri;
 use crate::queue;
 use crate::random::Random;
+use crate::shared::{Command, Halt, Plan, Shared};
 use crate::subchannel::Subchannels;
 use crate::telemetry::{LbObserver, XdsObserver};
 use crate::tls::ChannelSecurity;
-
-/// Why no driver runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Halt {
-    /// Nobody needed it for a while.
-    Idle,
-    /// The runtime that it ran on has ended.
-    RuntimeEnded,
-    /// It panicked, and will be started again soon.
-    Crashed(String),
-}
 
 /// Everything that a driver is made of.
 #[derive(Clone)]
 pub(crate) struct Supervisor {
     pub(crate) plan: Arc<Plan>,
     pub(crate) security: ChannelSecurity,
-    pub(crate) origin: Origin,
+    pub(crate) base_uri: BaseUri,
     pub(crate) shared: Arc<Shared>,
-    /// Where questions to the present driver go.
-    pub(crate) queries: Arc<ArcSwap<UnboundedSender<Query>>>,
+    /// Where commands to the present driver go.
+    pub(crate) commands: Arc<ArcSwap<UnboundedSender<Command>>>,
     pub(crate) runtime: runtime::Id,
 }
 
@@ -99,11 +88,11 @@ impl Supervisor {
     }
 
     fn driver(&self) -> Box<Driver> {
-        let Self { plan, security, origin, shared, queries, runtime } = self;
+        let Self { plan, security, base_uri, shared, commands, runtime } = self;
         let (input_sender, inputs) = queue::bounded(QUEUE);
         let (news, connection_news) = unbounded();
         let (ask, asked) = unbounded();
-        queries.store(Arc::new(ask));
+        commands.store(Arc::new(ask));
         Box::new(Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
                 .with_warm_switching(plan.warm_switching)
@@ -111,7 +100,7 @@ impl Supervisor {
             subchannels: Subchannels::new(
                 *runtime,
                 security.clone(),
-                origin.clone(),
+                base_uri.clone(),
                 plan.connect,
                 Interner::of(&plan.bootstrap),
                 news,
@@ -122,31 +111,13 @@ impl Supervisor {
             inputs,
             input_sender,
             connection_news,
-            queries: asked,
+            commands: asked,
             shared: shared.clone(),
             observer: XdsObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
             client_stirred: true,
             plan: plan.clone(),
             start: Instant::now(),
         })
-    }
-}
-
-// === impl Shared ===
-
-impl Shared {
-    /// From now on RPCs go by this, until there is a driver again.
-    fn halt(&self, halt: Halt) {
-        self.halt.store(Some(Arc::new(halt)));
-        self.progress.store(None);
-        self.snapshot.store(Arc::new(Snapshot::empty()));
-        self.published.send_modify(|count| *count = count.wrapping_add(1));
-        self.changed.send_modify(|count| *count = count.wrapping_add(1));
-    }
-
-    /// There is a driver, or will be at once.
-    pub(crate) fn resume(&self) {
-        self.halt.store(None);
     }
 }
 

@@ -25,7 +25,7 @@ mod sync {
 use loom::thread;
 
 use self::breaker::Counter;
-use self::calls::Ledger;
+use self::calls::CallCounters;
 use self::sync::Arc;
 
 /// Racing RPCs never exceed the limit of a circuit breaker, and give every place back (L-86).
@@ -45,21 +45,21 @@ pub fn circuit_breaker() {
     });
 }
 
-/// Whoever reads the books of a channel never sees more calls ended than begun (I-13).
-pub fn ledger() {
+/// Whoever reads the counters of a channel never sees more calls ended than begun (I-13).
+pub fn counters() {
     loom::model(|| {
-        let ledger = Arc::new(Ledger::with_id(1));
-        let calling = Arc::clone(&ledger);
+        let counters = Arc::new(CallCounters::with_id(1));
+        let calling = Arc::clone(&counters);
         let calling = thread::spawn(move || {
             calling.begin().succeed();
             // A call may end on another thread than it began on.
             let call = calling.begin();
             thread::spawn(move || drop(call)).join().unwrap();
         });
-        let seen = ledger.calls();
+        let seen = counters.calls();
         assert!(seen.started >= seen.succeeded + seen.failed, "{seen:?}");
         calling.join().unwrap();
-        let seen = ledger.calls();
+        let seen = counters.calls();
         assert_eq!((seen.started, seen.succeeded, seen.failed), (2, 1, 1));
     });
 }

@@ -12,8 +12,8 @@ use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::google::protobuf::Any;
 use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, Guards, ServerConfig};
 use mainstay_xds::client::{Action, ClientSettings, CloseCause, Event, Output, StreamId, WatchId, XdsClient};
-use mainstay_xds::name::Target;
 use mainstay_xds::resource::{ParseContext, ResourceType, decode};
+use mainstay_xds::target::Target;
 use mainstay_xds::{Choose, Time};
 use prost::Message;
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use crate::choose::Choices;
 use crate::explore::Search;
-use crate::run::{Failure, replay_line};
+use crate::named::replay_line;
+use crate::run::Failure;
 use crate::story::STORIES;
 use crate::world::Stats;
 use crate::{policies, small, swarm};
 
-/// Holds the tree of policies against its reference, tells every story, replays what once went wrong, runs the worlds of these seeds, and visits at most so many states of
-/// each small world.
+/// Holds the tree of policies against its reference, tells every story, replays what once went wrong, runs the worlds of
+/// these seeds, and visits at most so many states of each small world.
 ///
 /// # Errors
 /// The first failure; it is not made short.

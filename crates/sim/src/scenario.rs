@@ -8,8 +8,9 @@ use mainstay_lb::ChannelCore;
 use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, Guards, Node, ServerConfig};
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::DepsSettings;
-use mainstay_xds::name::{ResourceKey, Target, TargetError};
+use mainstay_xds::name::ResourceKey;
 use mainstay_xds::resource::ResourceType;
+use mainstay_xds::target::{Target, TargetError};
 
 use crate::plane::Habits;
 use crate::resources::Spec;

@@ -9,8 +9,9 @@ use mainstay_xds::Choose;
 use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, Guards, MetadataValue, Node, ServerConfig, ServerFeatures};
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::DepsSettings;
-use mainstay_xds::name::{ResourceKey, Target};
+use mainstay_xds::name::ResourceKey;
 use mainstay_xds::resource::ResourceType;
+use mainstay_xds::target::Target;
 
 use crate::choose::{Recorder, Seeded};
 use crate::plane::Habits;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mainstay_lb::Decision;
-use mainstay_xds::Time;
+use mainstay_xds::{Code, Time};
 
 use crate::invariant::{Invariant, Violation};
 use crate::oracle::picture::Picture;
@@ -39,7 +39,7 @@ pub(crate) fn check(
         (InForce::Config(Some(picture)), _) => picture,
     };
     if let Decision::Fail(failure) | Decision::Wait(failure, _) | Decision::Drop(failure) = decision
-        && failure.code != UNAVAILABLE
+        && failure.code != Code::Unavailable
     {
         return wrong("a status that is not UNAVAILABLE (L-200)");
     }
@@ -115,6 +115,3 @@ fn clusters(picture: &Picture, path: &str) -> Vec<String> {
         Some(Way::Split(clusters)) => clusters.into_iter().map(|(cluster, _)| cluster.to_owned()).collect(),
     }
 }
-
-/// gRPC status code.
-const UNAVAILABLE: u8 = 14;

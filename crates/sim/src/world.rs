@@ -14,29 +14,30 @@ use mainstay_xds::client::{self, CloseCause, Report, StreamId};
 use mainstay_xds::deps::DnsName;
 use mainstay_xds::name::ResourceKey;
 use mainstay_xds::resource::ResourceType;
-use mainstay_xds::{Choose, Time};
+use mainstay_xds::{Choose, Code, Time};
 use prost::Message;
 
 use crate::choose::Narrow;
 use crate::fingerprint::Fingerprint;
 use crate::invariant::{Invariant, Violation};
-use crate::loads::Loads;
 use crate::oracle::config::ConfigOracle;
 use crate::oracle::picture::Picture;
 use crate::oracle::{Oracle, Rules, Seen, View};
 use crate::plane::{Net, Plane, Response, Session};
 use crate::scenario::{Grain, Scenario};
 use crate::shell::{Handle, Shell, State};
-use crate::tell;
 use crate::traffic;
 
 mod drill;
 mod end;
 mod events;
+mod loads;
 mod side;
 mod streams;
+pub(crate) mod tell;
 
 pub use events::Event;
+use loads::Loads;
 use side::Side;
 
 /// One channel and everything around it.
@@ -505,7 +506,7 @@ impl World {
         if let Some((_, listeners)) = self.rpcs.pop_front()
             && let Some(listeners) = Arc::into_inner(listeners)
         {
-            listeners.end(Ending { code: 0, trailers: None });
+            listeners.end(Ending { code: Code::Ok, trailers: None });
         }
     }
 

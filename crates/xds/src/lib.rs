@@ -13,6 +13,9 @@
 //! [`Resource`](resource::Resource)s; the [`DependencyManager`](deps::DependencyManager) turns
 //! those into one complete [`XdsConfig`](deps::XdsConfig).
 
+// A variant that is added is looked at wherever variants are told apart.
+#![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
+
 pub mod bootstrap;
 pub mod client;
 pub mod deps;
@@ -21,13 +24,15 @@ pub mod lrs;
 pub mod name;
 pub mod orca;
 pub mod resource;
+pub mod target;
 
 mod backoff;
 mod choose;
-mod http_status;
+mod code;
+mod resource_type;
 mod time;
 
 pub use backoff::Backoff;
 pub use choose::Choose;
-pub use http_status::code_of_http_status;
+pub use code::Code;
 pub use time::Time;

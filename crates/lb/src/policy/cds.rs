@@ -7,9 +7,9 @@ use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ClusterResult, XdsConfi
 use mainstay_xds::resource::filter::{FilterConfig, HttpFilter};
 use mainstay_xds::resource::tls::UpstreamTls;
 
+use super::graceful_switch::{GracefulSwitch, Kind};
 use super::outlier_detection::OutlierDetection;
 use super::priority::{ChildConfig, Priority};
-use super::switch::{Kind, Switch};
 use super::{Cx, Event, LeafCluster, Policy};
 use crate::host::Observation;
 use crate::picker::Picker;
@@ -20,7 +20,7 @@ use crate::subchannel::{State, Subchannel, XdsSecurity};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cds {
     config: CdsConfig,
-    child: Switch<CdsKind>,
+    child: GracefulSwitch<CdsKind>,
 }
 
 /// What the configuration says of a cluster.
@@ -74,7 +74,7 @@ struct Aggregate {
 
 impl Cds {
     pub(crate) fn new(cx: &mut Cx<'_>, config: CdsConfig) -> Self {
-        Self { child: Switch::new(cx, &config), config }
+        Self { child: GracefulSwitch::new(cx, &config), config }
     }
 
     /// Takes in what the configuration says now. Whether that is anything new (L-57).
@@ -86,14 +86,14 @@ impl Cds {
             // An error replaces what there was at once (L-56).
             CdsConfig::Leaf(LeafConfig { entry: None | Some(Err(_)), .. }) => {
                 self.child.shut_down(cx);
-                self.child = Switch::new(cx, &config);
+                self.child = GracefulSwitch::new(cx, &config);
             }
             CdsConfig::Leaf(_) | CdsConfig::Aggregate(_) if config.may_follow(&self.config) => {
                 self.child.update(cx, &config);
             }
             CdsConfig::Leaf(_) | CdsConfig::Aggregate(_) => {
                 self.child.shut_down(cx);
-                self.child = Switch::new(cx, &config);
+                self.child = GracefulSwitch::new(cx, &config);
             }
         }
         self.config = config;

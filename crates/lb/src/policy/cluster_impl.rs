@@ -184,7 +184,7 @@ fn drops(config: &ClusterConfig) -> Arc<[DropCategory]> {
 /// Empty if there is no such name.
 fn eds_service(config: &ClusterConfig) -> Arc<str> {
     match &config.cluster.kind {
-        ClusterKind::Eds { service_name: Some(name) } => name.as_str().into(),
-        _ => "".into(),
+        ClusterKind::Eds { service_name } => service_name.as_deref().unwrap_or_default().into(),
+        ClusterKind::LogicalDns { .. } | ClusterKind::Aggregate { .. } => Arc::default(),
     }
 }

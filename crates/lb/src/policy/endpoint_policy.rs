@@ -2,26 +2,26 @@
 
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
+use super::graceful_switch::{GracefulSwitch, Kind};
 use super::least_request::LeastRequest;
 use super::pick_first::PickFirstPolicy;
 use super::random_subsetting::RandomSubsetting;
 use super::ring_hash::RingHash;
 use super::round_robin::RoundRobin;
-use super::switch::{Kind, Switch};
 use super::weighted_round_robin::WeightedRoundRobin;
 use super::weighted_target::WeightedTarget;
 use super::{Cx, Event, Policy};
-use crate::endpoint::{Address, PriorityConfig};
+use crate::endpoint::PriorityConfig;
 use crate::owner::Owner;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
 use crate::subchannel::{State, Subchannel};
 
 /// The policy of a cluster, or the one below another.
-pub(crate) type EndpointPolicy = Switch<EndpointKind>;
+pub(crate) type EndpointPolicy = GracefulSwitch<EndpointKind>;
 
-/// One line per policy: its name, its type, and which configurations are for it. The last takes what is left: a policy
-/// that is parsed but not written yet serves as round_robin.
+/// One line per policy: its name, its type, and which configurations are for it. Every configuration that can be parsed
+/// has a line.
 macro_rules! endpoint_kinds {
     ($($name:ident($policy:ty) for $config:pat),+ $(,)?) => {
         /// The kinds there are.
@@ -73,9 +73,7 @@ macro_rules! endpoint_kinds {
 
             fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
                 match self {
-                    // Not all of the endpoints are for the policy below it.
-                    Self::RandomSubsetting(policy) => policy.keeps(pool, config),
-                    others => leads_to_any(config, pool, |owner| others.serves(owner)),
+                    $(Self::$name(policy) => policy.keeps(pool, config),)+
                 }
             }
 
@@ -107,11 +105,5 @@ endpoint_kinds! {
     LeastRequest(LeastRequest) for LbPolicy::LeastRequest { .. },
     WeightedRoundRobin(WeightedRoundRobin) for LbPolicy::WeightedRoundRobin(_),
     RandomSubsetting(RandomSubsetting<EndpointPolicy>) for LbPolicy::RandomSubsetting { .. },
-    RoundRobin(RoundRobin) for LbPolicy::RoundRobin | _,
-}
-
-/// Whether one of the connections that `serves` says yes to leads to an endpoint that may get traffic.
-fn leads_to_any(config: &PriorityConfig, pool: &Pool, serves: impl Fn(Owner) -> bool) -> bool {
-    let is_served = |address: Address| pool.users(&address).any(&serves);
-    config.endpoints().any(|endpoint| endpoint.each_address().any(is_served))
+    RoundRobin(RoundRobin) for LbPolicy::RoundRobin,
 }

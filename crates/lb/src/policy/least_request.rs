@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
-use super::roster::Roster;
-use super::{Cx, Event, Policy};
+use super::endpoint_sharding::EndpointSharding;
+use super::{Cx, Event, Policy, leads_to_any};
 use crate::breaker::Counter;
 use crate::endpoint::PriorityConfig;
 use crate::owner::Owner;
@@ -17,7 +17,7 @@ use crate::subchannel::{State, Subchannel};
 /// Connects to every endpoint, and counts the RPCs of each. The counts are its own: of no other policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeastRequest {
-    endpoints: Roster<Arc<Counter>>,
+    endpoints: EndpointSharding<Arc<Counter>>,
     choices: u8,
 }
 
@@ -25,7 +25,7 @@ impl Policy for LeastRequest {
     type Config = PriorityConfig;
 
     fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
-        let mut policy = Self { endpoints: Roster::new(cx), choices: 0 };
+        let mut policy = Self { endpoints: EndpointSharding::new(cx), choices: 0 };
         policy.update(cx, config);
         policy
     }
@@ -43,6 +43,10 @@ impl Policy for LeastRequest {
 
     fn serves(&self, owner: Owner) -> bool {
         self.endpoints.serves(owner)
+    }
+
+    fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+        leads_to_any(config, pool, |owner| self.serves(owner))
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

@@ -21,7 +21,7 @@ use mainstay_xds::Time;
 use mainstay_xds::resource::endpoint::Addresses;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
-use super::{Cx, Event, Policy, What};
+use super::{Cx, Event, Policy, What, leads_to_any};
 use crate::calls::CallCounter;
 use crate::endpoint::{Address, AddressSet, Placed, PriorityConfig, flatten, shuffle};
 use crate::owner::{Owner, Wake};
@@ -426,6 +426,10 @@ impl Policy for PickFirstPolicy {
 
     fn serves(&self, owner: Owner) -> bool {
         owner == self.0.owner && self.0.state() == State::Ready
+    }
+
+    fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+        leads_to_any(config, pool, |owner| self.serves(owner))
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

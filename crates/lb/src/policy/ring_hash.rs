@@ -9,8 +9,8 @@ use http::HeaderName;
 use mainstay_xds::resource::endpoint::Endpoint;
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
 
-use super::roster::{Member, Roster, Tally};
-use super::{Cx, Event, Policy};
+use super::endpoint_sharding::{EndpointSharding, Member, Tally};
+use super::{Cx, Event, Policy, leads_to_any};
 use crate::endpoint::{PriorityConfig, weights};
 use crate::owner::{Owner, Wake};
 use crate::picker::{Picker, Ring, RingPicker, Spot};
@@ -20,7 +20,7 @@ use crate::subchannel::{State, Subchannel};
 /// Endpoints on a ring.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RingHash {
-    endpoints: Roster<Place>,
+    endpoints: EndpointSharding<Place>,
     sizes: (u32, u32),
     /// Made anew only when the endpoints or the sizes change.
     ring: Arc<Ring>,
@@ -38,7 +38,8 @@ impl Policy for RingHash {
     type Config = PriorityConfig;
 
     fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
-        let mut policy = Self { endpoints: Roster::lazy(cx), sizes: (0, 0), ring: Arc::default(), header: None };
+        let mut policy =
+            Self { endpoints: EndpointSharding::lazy(cx), sizes: (0, 0), ring: Arc::default(), header: None };
         policy.update(cx, config);
         policy
     }
@@ -79,6 +80,10 @@ impl Policy for RingHash {
 
     fn serves(&self, owner: Owner) -> bool {
         self.endpoints.serves(owner)
+    }
+
+    fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+        leads_to_any(config, pool, |owner| self.serves(owner))
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

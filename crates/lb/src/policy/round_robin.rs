@@ -1,7 +1,7 @@
 //! round_robin: every endpoint that is connected, in turn (A61, L-102 to L-104).
 
-use super::roster::{Change, Roster};
-use super::{Cx, Event, Policy};
+use super::endpoint_sharding::{Change, EndpointSharding};
+use super::{Cx, Event, Policy, leads_to_any};
 use crate::endpoint::PriorityConfig;
 use crate::owner::Owner;
 use crate::picker::{InTurn, Picker};
@@ -11,7 +11,7 @@ use crate::subchannel::{State, Subchannel};
 /// Connects to every endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RoundRobin {
-    endpoints: Roster<()>,
+    endpoints: EndpointSharding<()>,
     /// Where the next picker starts.
     start: u32,
 }
@@ -20,7 +20,7 @@ impl Policy for RoundRobin {
     type Config = PriorityConfig;
 
     fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
-        let mut policy = Self { endpoints: Roster::new(cx), start: 0 };
+        let mut policy = Self { endpoints: EndpointSharding::new(cx), start: 0 };
         policy.update(cx, config);
         policy
     }
@@ -40,6 +40,10 @@ impl Policy for RoundRobin {
 
     fn serves(&self, owner: Owner) -> bool {
         self.endpoints.serves(owner)
+    }
+
+    fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+        leads_to_any(config, pool, |owner| self.serves(owner))
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

@@ -10,8 +10,8 @@ use mainstay_xds::Time;
 use mainstay_xds::resource::endpoint::Locality;
 use mainstay_xds::resource::lb_policy::{LbPolicy, Weighing, WeightedRoundRobinConfig};
 
-use super::roster::{Change, Roster};
-use super::{Cx, Event, Policy, What};
+use super::endpoint_sharding::{Change, EndpointSharding};
+use super::{Cx, Event, Policy, What, leads_to_any};
 use crate::endpoint::PriorityConfig;
 use crate::host::Observation;
 use crate::orca::{LoadSink, Reports};
@@ -24,7 +24,7 @@ use crate::timers::TimerKind;
 /// Connects to every endpoint, and weighs them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WeightedRoundRobin {
-    endpoints: Roster<Weighed>,
+    endpoints: EndpointSharding<Weighed>,
     config: Option<Box<WeightedRoundRobinConfig>>,
     /// The leaf cluster, and the locality if there is only one.
     origin: (Arc<str>, Option<Arc<Locality>>),
@@ -64,7 +64,7 @@ impl Policy for WeightedRoundRobin {
     type Config = PriorityConfig;
 
     fn new(cx: &mut Cx<'_>, config: &PriorityConfig) -> Self {
-        let endpoints = Roster::new(cx);
+        let endpoints = EndpointSharding::new(cx);
         // Somewhere, so that clients do not move in step.
         let next = Arc::new(Position::at(cx.choose.choose(1 << 32) as usize));
         let mut policy = Self { endpoints, config: None, origin: Default::default(), due: None, next };
@@ -105,6 +105,10 @@ impl Policy for WeightedRoundRobin {
 
     fn serves(&self, owner: Owner) -> bool {
         self.endpoints.serves(owner)
+    }
+
+    fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+        leads_to_any(config, pool, |owner| self.serves(owner))
     }
 
     fn shut_down(&mut self, cx: &mut Cx<'_>) {

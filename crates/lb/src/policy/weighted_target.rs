@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mainstay_xds::resource::endpoint::Locality;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
-use super::{Cx, Event, Policy};
+use super::{Cx, Event, Policy, leads_to_any};
 use crate::endpoint::{LocalityConfig, PriorityConfig};
 use crate::owner::Owner;
 use crate::picker::{Picker, Weighted};
@@ -42,10 +42,8 @@ impl<P: Policy<Config = PriorityConfig>> Policy for WeightedTarget<P> {
     }
 
     fn update(&mut self, cx: &mut Cx<'_>, config: &PriorityConfig) {
-        let lb_policy = match &config.lb_policy {
-            LbPolicy::WrrLocality(child) => &**child,
-            other => other,
-        };
+        let child = if let LbPolicy::WrrLocality(child) = &config.lb_policy { Some(&**child) } else { None };
+        let lb_policy = child.unwrap_or(&config.lb_policy);
         // Room for all localities at once: one after the other they would move the pool again and again.
         let before: usize = self.targets.values().map(|target| count(&target.config)).sum();
         cx.pool.expect(count(config).saturating_sub(before));
@@ -90,6 +88,10 @@ impl<P: Policy<Config = PriorityConfig>> Policy for WeightedTarget<P> {
         self.targets.values().any(|target| target.policy.serves(owner))
     }
 
+    fn keeps(&self, pool: &Pool, config: &PriorityConfig) -> bool {
+        leads_to_any(config, pool, |owner| self.serves(owner))
+    }
+
     fn shut_down(&mut self, cx: &mut Cx<'_>) {
         for target in self.targets.values_mut() {
             target.policy.shut_down(cx);
@@ -125,7 +127,7 @@ impl<P: Policy<Config = PriorityConfig>> Policy for WeightedTarget<P> {
         match state {
             State::TransientFailure if texts.is_empty() => Picker::Fail("no endpoints".into()),
             State::TransientFailure => Picker::Fail(texts.join("; ")),
-            _ => Picker::Wait(texts.join("; ")),
+            State::Ready | State::Connecting | State::Idle => Picker::Wait(texts.join("; ")),
         }
     }
 }

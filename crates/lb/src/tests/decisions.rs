@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use mainstay_xds::Code;
 use mainstay_xds::resource::endpoint::{DropCategory, EndpointNames};
 use mainstay_xds::resource::filter::{DelayTime, Fault, FaultDelay, FaultShare, FilterConfig, HttpFilter};
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
@@ -259,7 +260,7 @@ fn filters_have_their_turn_once_and_before_the_pick() {
 /// One retry of what is UNAVAILABLE.
 fn once() -> RetryPolicy {
     let pause = Duration::from_millis(25);
-    RetryPolicy { retry_on: vec![14], num_retries: 1, base_interval: pause, max_interval: pause }
+    RetryPolicy { retry_on: vec![Code::Unavailable], num_retries: 1, base_interval: pause, max_interval: pause }
 }
 
 fn split() -> Route {

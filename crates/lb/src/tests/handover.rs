@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mainstay_xds::Code;
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::deps::{ClusterConfig, ClusterError, ClusterErrorKind, XdsConfig};
 use mainstay_xds::resource::cluster::{ClusterKind, FailurePercentageEjection, OutlierDetection};
@@ -260,7 +261,7 @@ fn rpcs_count_for_the_locality_that_they_went_to() {
     let (port, running) = world.begin(&snapshot);
     assert_eq!(port, 1);
     world.ready(2);
-    running.end(Ending { code: 0, trailers: None });
+    running.end(Ending { code: Code::Ok, trailers: None });
     assert_eq!(world.calls(1, |_| 0), [2]);
     let now = world.now;
     let reports = world.tree.loads().take(now, &ServerConfig::insecure("s"));
@@ -343,7 +344,7 @@ fn rpcs_on_a_connection_that_goes_end_well() {
     let decision = snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut world.script);
     world.ready(2);
     let Decision::Send(to) = decision else { panic!("it is sent") };
-    to.listeners.end(Ending { code: 0, trailers: None });
+    to.listeners.end(Ending { code: Code::Ok, trailers: None });
     assert_eq!(world.host.counters[&("c".to_owned(), String::new())].in_flight(), 0, "L-86");
 }
 

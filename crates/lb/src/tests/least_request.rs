@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mainstay_xds::Code;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
 use crate::testbed::{World, config, eds, with_policy};
@@ -24,7 +25,7 @@ fn of_those_drawn_the_one_with_the_fewest_rpcs_is_taken() {
 #[test]
 fn the_end_of_an_rpc_counts_whatever_its_status() {
     let mut world = world("a=1,2", 2);
-    for code in [0, 14] {
+    for code in [Code::Ok, Code::Unavailable] {
         let running = begin(&mut world, [0, 0], 1);
         let other = begin(&mut world, [0, 1], 2);
         running.end(Ending { code, trailers: None });

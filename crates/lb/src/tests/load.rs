@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mainstay_xds::Code;
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::ClusterConfig;
@@ -20,8 +21,8 @@ fn attempts_are_counted_per_locality_from_the_pick_to_the_end() {
     world.ready(2);
     let [a, b, again] = [0, 1, 0].map(|draw| send(&mut world, draw));
     assert_eq!(report(&mut world, "s"), "c/ [a 2 0 0 2] [b 1 0 0 1]", "C-77: issued, succeeded, failed, in progress");
-    a.end(Ending { code: 0, trailers: None });
-    b.end(Ending { code: 13, trailers: None });
+    a.end(Ending { code: Code::Ok, trailers: None });
+    b.end(Ending { code: Code::Internal, trailers: None });
     drop(again);
     assert_eq!(report(&mut world, "s"), "c/ [a 0 1 1 0] [b 0 0 1 0]", "C-77");
     send(&mut world, 0).withdraw();
@@ -124,7 +125,7 @@ fn a_locality_that_is_gone_tells_its_last_counts() {
     let running = send(&mut world, 1);
     world.update(config([reported(eds("c", "a=1"))]));
     assert_eq!(report(&mut world, "s"), "c/ [b 1 0 0 1]");
-    running.end(Ending { code: 0, trailers: None });
+    running.end(Ending { code: Code::Ok, trailers: None });
     assert_eq!(report(&mut world, "s"), "c/ [b 0 1 0 0]", "C-78");
     assert_eq!(report(&mut world, "s"), "c/");
 }

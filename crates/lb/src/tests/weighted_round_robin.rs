@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::HeaderMap;
+use mainstay_xds::Code;
 use mainstay_xds::deps::XdsConfig;
 use mainstay_xds::resource::lb_policy::{LbPolicy, Penalty, Weighing, WeightedRoundRobinConfig};
 
@@ -306,7 +307,7 @@ fn end(world: &mut World, trailers: impl Fn(u16) -> HeaderMap, n: usize) {
     for _ in 0..n {
         let snapshot = std::sync::Arc::clone(&world.snapshot);
         let (port, listeners): (u16, Listeners) = world.begin(&snapshot);
-        listeners.end(Ending { code: 0, trailers: Some(&trailers(port)) });
+        listeners.end(Ending { code: Code::Ok, trailers: Some(&trailers(port)) });
     }
 }
 

@@ -9,10 +9,11 @@ use mainstay_lb::{Connectivity, Outlook};
 use mainstay_xds::client::ServerState;
 use tonic::{Request, Response, Status};
 
+use crate::channelz_node::{CallCounters, ChannelzNode, TraceEvent};
 use crate::connection::{Connection, Socket};
 use crate::http2::Security;
-use crate::hub::{Hub, HubStatus};
-use crate::ledger::{Books, Ledger, TraceEvent};
+use crate::hub::Hub;
+use crate::shared::HubStatus;
 
 use pb::channel_connectivity_state::State;
 use pb::channel_trace_event::Severity;
@@ -83,7 +84,7 @@ impl pb::channelz_server::Channelz for Service {
         request: Request<pb::GetSubchannelRequest>,
     ) -> Result<Response<pb::GetSubchannelResponse>, Status> {
         let wanted = request.into_inner().subchannel_id;
-        let found = connections().await.into_iter().find(|connection| connection.ledger().id == wanted);
+        let found = connections().await.into_iter().find(|connection| connection.counters().id == wanted);
         let found = found.ok_or_else(|| unknown("subchannel", wanted))?;
         let subchannel = Some(subchannel(&found));
         Ok(Response::new(pb::GetSubchannelResponse { subchannel }))
@@ -144,10 +145,10 @@ fn data_channel(status: &HubStatus) -> pb::Channel {
         Outlook::Wait => State::Connecting,
         Outlook::Fail => State::TransientFailure,
     };
-    let books = &status.shared.books;
+    let channelz = &status.shared.channelz;
     pb::Channel {
-        r#ref: Some(pb::ChannelRef { channel_id: books.ledger.id, name: status.target.to_string() }),
-        data: Some(data(&books.ledger, &status.target, state, trace(books))),
+        r#ref: Some(pb::ChannelRef { channel_id: channelz.counters.id, name: status.target.to_string() }),
+        data: Some(data(&channelz.counters, &status.target, state, trace(channelz))),
         subchannel_ref: status.connections.iter().map(|connection| subchannel_ref(connection)).collect(),
         ..Default::default()
     }
@@ -155,7 +156,7 @@ fn data_channel(status: &HubStatus) -> pb::Channel {
 
 fn xds_channels(status: &HubStatus) -> impl Iterator<Item = pb::Channel> {
     status.servers.iter().filter_map(|server| {
-        let books: &Books = status.server_books.get(&server.server)?;
+        let channelz: &ChannelzNode = status.server_nodes.get(&server.server)?;
         let state = match server.state {
             ServerState::Idle => return None,
             ServerState::Connecting => State::Connecting,
@@ -164,8 +165,8 @@ fn xds_channels(status: &HubStatus) -> impl Iterator<Item = pb::Channel> {
         };
         let name = format!("xDS server of {}", status.target);
         Some(pb::Channel {
-            r#ref: Some(pb::ChannelRef { channel_id: books.ledger.id, name }),
-            data: Some(data(&books.ledger, &server.server.server_uri, state, trace(books))),
+            r#ref: Some(pb::ChannelRef { channel_id: channelz.counters.id, name }),
+            data: Some(data(&channelz.counters, &server.server.server_uri, state, trace(channelz))),
             ..Default::default()
         })
     })
@@ -189,7 +190,7 @@ fn subchannel(connection: &Connection) -> pb::Subchannel {
     let socket = connection.socket().map(|socket| socket_ref(connection, &socket));
     pb::Subchannel {
         r#ref: Some(subchannel_ref(connection)),
-        data: Some(data(connection.ledger(), &connection.address().to_string(), state, trace)),
+        data: Some(data(connection.counters(), &connection.address().to_string(), state, trace)),
         socket_ref: socket.into_iter().collect(),
         ..Default::default()
     }
@@ -211,8 +212,8 @@ fn socket(connection: &Connection, socket: &Socket) -> pb::Socket {
     }
 }
 
-fn data(ledger: &Ledger, target: &str, state: State, trace: pb::ChannelTrace) -> pb::ChannelData {
-    let calls = ledger.calls();
+fn data(counters: &CallCounters, target: &str, state: State, trace: pb::ChannelTrace) -> pb::ChannelData {
+    let calls = counters.calls();
     pb::ChannelData {
         state: Some(pb::ChannelConnectivityState { state: state.into() }),
         target: target.to_owned(),
@@ -223,8 +224,8 @@ fn data(ledger: &Ledger, target: &str, state: State, trace: pb::ChannelTrace) ->
     }
 }
 
-fn trace(books: &Books) -> pb::ChannelTrace {
-    let trace = books.trace();
+fn trace(channelz: &ChannelzNode) -> pb::ChannelTrace {
+    let trace = channelz.trace();
     pb::ChannelTrace {
         num_events_logged: trace.logged,
         creation_timestamp: Some(timestamp(trace.created)),
@@ -242,7 +243,7 @@ fn trace_event(event: TraceEvent) -> pb::ChannelTraceEvent {
 }
 
 fn subchannel_ref(connection: &Connection) -> pb::SubchannelRef {
-    pb::SubchannelRef { subchannel_id: connection.ledger().id, name: connection.address().to_string() }
+    pb::SubchannelRef { subchannel_id: connection.counters().id, name: connection.address().to_string() }
 }
 
 fn socket_ref(connection: &Connection, socket: &Socket) -> pb::SocketRef {

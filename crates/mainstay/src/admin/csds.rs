@@ -18,7 +18,8 @@ use mainstay_xds::Time;
 use mainstay_xds::client::{ErrorKind, ResourceState, ResourceStatus, ServerState};
 use tonic::{Request, Response, Status};
 
-use crate::hub::{Hub, HubStatus};
+use crate::hub::Hub;
+use crate::shared::HubStatus;
 
 /// Returns the client status discovery service (gRFC A40).
 ///

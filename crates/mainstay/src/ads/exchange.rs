@@ -5,11 +5,11 @@ use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Method, header};
 use mainstay_xds::client::CloseCause;
-use mainstay_xds::code_of_http_status;
 use tonic::{Code, Status};
 
 use super::connection::{Established, Place};
 use super::wire::Receipt;
+use crate::code;
 use crate::failure::describe;
 
 /// A stream that is open in both directions.
@@ -178,7 +178,7 @@ fn ended(mut headers: HeaderMap, http: http::StatusCode) -> End {
     // Nobody reads the details, and tonic panics on those that are no base64.
     headers.remove("grpc-status-details-bin");
     let status = Status::from_header_map(&headers).unwrap_or_else(|| {
-        let code = Code::from(i32::from(code_of_http_status(http.as_u16())));
+        let code = code::to_tonic(mainstay_xds::Code::of_http_status(http.as_u16()));
         Status::new(code, format!("no grpc-status, HTTP status {http}"))
     });
     let cause = CloseCause::Ended { code: code_number(status.code()), message: status.message().to_owned() };

@@ -8,7 +8,7 @@ use mainstay_xds::client::{Report, XdsClient};
 use tonic::Code;
 use tonic::body::Body;
 
-use crate::connection::Disconnect;
+use crate::disconnect::Disconnect;
 
 /// Nobody can have one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,8 @@ use std::time::Duration;
 use mainstay_xds::resource::{matcher, route};
 use tonic::Code;
 
+use crate::code;
+
 /// A route: which RPCs it is for, and what happens to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -336,7 +338,7 @@ impl ForwardAction {
 impl RetryPolicy {
     fn of(core: &route::RetryPolicy) -> Self {
         Self {
-            retry_on: core.retry_on.iter().map(|code| Code::from_i32((*code).into())).collect(),
+            retry_on: core.retry_on.iter().map(|code| code::to_tonic(*code)).collect(),
             num_retries: core.num_retries,
             base_interval: core.base_interval,
             max_interval: core.max_interval,

@@ -32,7 +32,7 @@ use mainstay_xds::resource::matcher::PathMatcher;
 use mainstay_xds::resource::route::{
     ClusterTarget, DomainPattern, ForwardAction, RetryPolicy, Route, RouteAction, RouteConfig, VirtualHost,
 };
-use mainstay_xds::{Choose, Time};
+use mainstay_xds::{Choose, Code, Time};
 
 use crate::choose::FromBytes;
 
@@ -74,7 +74,7 @@ pub(super) fn orca(bytes: &[u8]) {
 /// The trailers of attempts that failed: there are never too many attempts, nor does a pause have no end.
 pub(super) fn push_back(bytes: &[u8]) {
     let policy = RetryPolicy {
-        retry_on: vec![1, 8, 14],
+        retry_on: vec![Code::Cancelled, Code::ResourceExhausted, Code::Unavailable],
         num_retries: 4,
         base_interval: Duration::from_millis(25),
         max_interval: Duration::from_millis(250),
@@ -86,10 +86,14 @@ pub(super) fn push_back(bytes: &[u8]) {
         let value = HeaderValue::from_bytes(message);
         let trailers = value.map(|value| HeaderMap::from_iter([(HeaderName::from_static(PUSH_BACK), value)]));
         let push_back = PushBack::of(&trailers.unwrap_or_default());
+        let code = Code::ALL[usize::from(code) % Code::ALL.len()];
         match retry.after_failure(code, push_back, None, &mut FromBytes::new(message)) {
             Some(pause) => {
                 attempts += 1;
-                assert!(push_back != PushBack::Never && [1, 8, 14].contains(&code), "only where both allow it");
+                assert!(
+                    push_back != PushBack::Never && [1, 8, 14].contains(&code.number()),
+                    "only where both allow it"
+                );
                 assert!(pause <= Duration::from_millis(i32::MAX as u64), "{pause:?}");
             }
             None => break,
@@ -194,7 +198,7 @@ impl Channel {
             panic!("an RPC was not sent although every endpoint is connected");
         };
         let (endpoint, cookie) = (to.subchannel.0, to.set_cookie);
-        to.listeners.end(Ending { code: 0, trailers: Some(trailers) });
+        to.listeners.end(Ending { code: Code::Ok, trailers: Some(trailers) });
         if let Some(wake) = to.keep {
             self.with(|tree, cx| tree.wake(cx, wake));
         }

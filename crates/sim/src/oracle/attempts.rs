@@ -10,8 +10,8 @@ use mainstay_xds::client::{Sign, StreamId};
 use mainstay_xds::name::AuthorityKey;
 use mainstay_xds::resource::ResourceType;
 
-use super::Oracle;
 use super::wire::StreamView;
+use super::{Oracle, PROBE_PATIENCE};
 use crate::invariant::{Invariant, Violation};
 
 /// One server, from the client's side.
@@ -270,6 +270,3 @@ fn around(now: Time, pause: Duration) -> (Time, Time) {
     let rounding = Duration::from_millis(2);
     (now + pause.mul_f64(0.8) - rounding, now + pause.mul_f64(1.2) + rounding)
 }
-
-/// How long a server has to answer when it is asked for a sign of life.
-pub(super) const PROBE_PATIENCE: Duration = Duration::from_secs(5);

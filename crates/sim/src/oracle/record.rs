@@ -9,8 +9,7 @@ use mainstay_xds::client::{Received, ResourceState};
 use mainstay_xds::name::{AuthorityKey, ResourceKey};
 use mainstay_xds::resource::ResourceType;
 
-use super::attempts::PROBE_PATIENCE;
-use super::{Charge, Oracle, View};
+use super::{Charge, Oracle, PROBE_PATIENCE, View};
 use crate::invariant::{Invariant, Violation};
 use crate::plane::Response;
 use crate::resources::Spec;
@@ -460,14 +459,6 @@ impl Oracle {
             }
         }
         Ok(())
-    }
-}
-
-impl super::wire::StreamView {
-    /// A sign of life that was asked for late may still be awaited when the time is up.
-    fn last_proof_bound(&self, asked: Time, patience: Duration) -> Duration {
-        let decided = self.probed.map_or(asked, |probed| probed.at + PROBE_PATIENCE);
-        patience.max(decided.since(asked))
     }
 }
 

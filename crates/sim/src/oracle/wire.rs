@@ -10,7 +10,7 @@ use mainstay_xds::client::StreamId;
 use mainstay_xds::name::ResourceKey;
 use mainstay_xds::resource::ResourceType;
 
-use super::{Oracle, View, Word};
+use super::{Oracle, PROBE_PATIENCE, View, Word};
 use crate::invariant::{Invariant, Violation};
 use crate::plane::Response;
 
@@ -95,6 +95,12 @@ impl StreamView {
     /// When the request left that listed this resource first.
     pub(super) fn asked_at(&self, key: &ResourceKey) -> Option<Moment> {
         *self.types.get(&key.resource_type)?.names.get(&key.name)?
+    }
+
+    /// A sign of life that was asked for late may still be awaited when the time is up.
+    pub(super) fn last_proof_bound(&self, asked: Time, patience: Duration) -> Duration {
+        let decided = self.probed.map_or(asked, |probed| probed.at + PROBE_PATIENCE);
+        patience.max(decided.since(asked))
     }
 }
 

@@ -17,13 +17,13 @@ use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, Discovery
 use envoy_types::pb::google::protobuf::Any;
 use envoy_types::util::pack_any;
 use http::HeaderMap;
-use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Decision, Input, Rpc, Snapshot};
+use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Decision, Input, Rpc, Snapshot, XdsSecurity};
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::{ClientSettings, Event, Report, StreamId};
 use mainstay_xds::deps::{DepsSettings, DnsName};
 use mainstay_xds::lrs;
-use mainstay_xds::name::Target;
 use mainstay_xds::resource::ResourceType;
+use mainstay_xds::target::Target;
 use mainstay_xds::{Choose, Time};
 use prost::Message as _;
 
@@ -138,7 +138,7 @@ impl Channel {
         let bootstrap = Arc::new(Bootstrap::builder().server(ServerConfig::insecure("plane")).build().ok()?);
         let target = Target::resolve("xds:///shop", &bootstrap).ok()?;
         let core = ChannelCore::new(&target, bootstrap, ClientSettings::default(), DepsSettings::default());
-        let mut core = core.with_required_security(secure);
+        let mut core = core.with_security(if secure { XdsSecurity::Refuse } else { XdsSecurity::Ignore });
         if bound {
             core = core.with_warm_switching(Some(Duration::from_secs(4)));
         }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use mainstay_xds::Choose;
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::deps::{
     ClusterChildren, ClusterConfig, ClusterError, ClusterErrorKind, ResolvedEndpoints, XdsConfig,
@@ -37,6 +36,7 @@ use mainstay_xds::resource::route::{
     VirtualHost, WeightedCluster,
 };
 use mainstay_xds::resource::tls::{HttpConnect, Roots, UpstreamTls};
+use mainstay_xds::{Choose, Code};
 
 use crate::choose::Seeded;
 
@@ -98,7 +98,7 @@ impl Plan {
             breakers: one_in(10),
             loads: one_in(6),
             collections: one_in(10),
-            tls: one_in(20),
+            tls: one_in(12),
             draining: one_in(8),
             errors: one_in(8),
             faults: false,
@@ -196,13 +196,15 @@ impl Maker<'_> {
             lb_policy: self.policy(),
             max_requests,
             outlier_detection: (plan.outliers && !self.one_in(6)).then(|| self.outliers()),
-            tls: (plan.tls && self.one_in(2)).then(|| UpstreamTls {
-                roots: Roots::System,
-                identity_instance: None,
-                match_subject_alt_names: Vec::new(),
-                sni: None,
-                auto_host_sni: false,
-                auto_sni_san_validation: false,
+            tls: (plan.tls && self.one_in(2)).then(|| {
+                Arc::new(UpstreamTls {
+                    roots: Roots::System,
+                    identity_instance: None,
+                    match_subject_alt_names: Vec::new(),
+                    sni: self.pick(&[None, Some("a".to_owned())]),
+                    auto_host_sni: false,
+                    auto_sni_san_validation: false,
+                })
             }),
             http_connect: (plan.proxies && !self.one_in(3))
                 .then(|| HttpConnect { default: self.pick(&[None, Some(proxy(0)), Some(proxy(1))]) }),
@@ -610,7 +612,11 @@ impl Maker<'_> {
 
     pub(super) fn retry(&mut self) -> RetryPolicy {
         RetryPolicy {
-            retry_on: self.pick(&[vec![14], vec![8, 14], vec![1, 4]]),
+            retry_on: self.pick(&[
+                vec![Code::Unavailable],
+                vec![Code::ResourceExhausted, Code::Unavailable],
+                vec![Code::Cancelled, Code::DeadlineExceeded],
+            ]),
             num_retries: self.pick(&[1, 2, 3, 4, 5, u32::MAX]),
             base_interval: self.pick(&[Duration::from_millis(25), Duration::from_millis(100), Duration::MAX]),
             max_interval: self.pick(&[Duration::from_millis(250), Duration::from_secs(1), Duration::MAX]),
@@ -669,7 +675,8 @@ impl Maker<'_> {
 
     fn fault(&mut self) -> Fault {
         let time = if self.one_in(2) { DelayTime::Header } else { DelayTime::Fixed(self.seconds(&[0, 1])) };
-        let status = if self.one_in(2) { AbortStatus::Header } else { AbortStatus::Code(self.pick(&[0, 10])) };
+        let status =
+            if self.one_in(2) { AbortStatus::Header } else { AbortStatus::Code(self.pick(&[Code::Ok, Code::Aborted])) };
         Fault {
             delay: (!self.one_in(3)).then(|| FaultDelay { time, share: self.share() }),
             abort: (!self.one_in(3)).then(|| FaultAbort { status, share: self.share() }),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
 use mainstay_lb::{Counter, InFlight, PushBack, Retry, RetryThrottle};
-use mainstay_xds::Choose;
+use mainstay_xds::{Choose, Code};
 
 use super::make::{Maker, Plan};
 use super::tape::Tape;
@@ -45,7 +45,13 @@ pub(super) fn run(seed: u64) -> Result<(), Violation> {
             let (trailers, push_back) = trailers(&mut maker);
             let read = PushBack::of(&trailers);
             Invariant::Traffic.holds(read == push_back, || format!("{trailers:?} was read as {read:?}"))?;
-            let code = maker.pick(&[1, 4, 8, 14, 14, 14]);
+            let code = maker.pick(&[
+                Code::Cancelled,
+                Code::DeadlineExceeded,
+                Code::ResourceExhausted,
+                Code::Unavailable,
+                Code::Unavailable,
+            ]);
             let uses_throttle = !maker.one_in(4);
             let pause = retry.after_failure(code, push_back, throttle.as_ref().filter(|_| uses_throttle), &mut tape);
             let mut drawn = tape.play_back();

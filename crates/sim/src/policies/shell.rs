@@ -74,7 +74,8 @@ impl Host for Shell {
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Handle {
         self.requests += 1;
-        let key = (spec.address, spec.proxy, spec.hostname.clone());
+        let tls = spec.tls.as_ref().map(|tls| format!("{tls:?}"));
+        let key = (spec.address, spec.proxy, spec.hostname.clone(), tls);
         let handle = Handle { id, key: key.clone(), up: Arc::default() };
         let twice = self.connections.values().any(|other| other.id == id);
         if self.connections.insert(key, handle.clone()).is_some() || twice {

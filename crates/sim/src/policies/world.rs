@@ -8,12 +8,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::HeaderMap;
 use mainstay_lb::{
-    Chosen, Connectivity, Context, Decision, Ending, Failure, Listeners, LoadSink, Snapshot, Tree, Wake,
+    Chosen, Connectivity, Context, Decision, Ending, Failure, Listeners, LoadSink, Snapshot, Tree, Wake, XdsSecurity,
 };
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::deps::{ClusterChildren, ConfigError, XdsConfig};
 use mainstay_xds::orca::{ORCA_TRAILER, OrcaLoadReport};
-use mainstay_xds::{Choose, Time};
+use mainstay_xds::{Choose, Code, Time};
 use prost::Message as _;
 
 use super::make::{Maker, Plan};
@@ -61,8 +61,9 @@ impl World {
             1 => Some(Duration::from_secs(3)),
             _ => Some(Duration::from_secs(5)),
         };
-        let secure = plan.tls && chance.choose(2) == 0;
-        let mut tree = Tree::new().with_required_security(secure);
+        let securities = [XdsSecurity::Ignore, XdsSecurity::Refuse, XdsSecurity::Follow];
+        let security = if plan.tls { securities[chance.choose(3) as usize] } else { XdsSecurity::Ignore };
+        let mut tree = Tree::new().with_security(security);
         if bound != Some(Duration::from_secs(5)) {
             tree = tree.with_warm_switching(bound);
         }
@@ -79,7 +80,7 @@ impl World {
             tape: Tape::new(seed),
             snapshot: Arc::new(Snapshot::empty()),
             in_use: BTreeSet::new(),
-            naive: Naive::new(bound, secure),
+            naive: Naive::new(bound, security),
             waiting: Vec::new(),
             running: Vec::new(),
             cookies: Vec::new(),
@@ -126,7 +127,7 @@ impl World {
                     self.decide(Chosen::default(), Rpc::new(path, headers))?;
                 }
                 while !self.running.is_empty() {
-                    self.end(0, End::Status(0, None))?;
+                    self.end(0, End::Status(Code::Ok, None))?;
                 }
                 self.now = self.now + Duration::from_secs(2 * 3600);
                 self.timeout()?;
@@ -233,7 +234,7 @@ impl World {
             self.decide(Chosen::default(), Rpc::new(path, headers))?;
             if self.running.len() > running {
                 let is_bad = self.running[running].2.0.port() % 8 == bad;
-                let code = if is_bad || self.one_in(6) { 14 } else { 0 };
+                let code = if is_bad || self.one_in(6) { Code::Unavailable } else { Code::Ok };
                 self.end(running, End::Status(code, None))?;
             }
         }
@@ -454,9 +455,9 @@ impl World {
         let end = match self.chance.choose(12) {
             0 => End::Withdrawn,
             1 => End::Cancelled,
-            2..=5 => End::Status(self.maker().pick(&[1, 2, 14]), None),
-            6..=9 => End::Status(0, Some(self.maker().report())),
-            _ => End::Status(0, None),
+            2..=5 => End::Status(self.maker().pick(&[Code::Cancelled, Code::Unknown, Code::Unavailable]), None),
+            6..=9 => End::Status(Code::Ok, Some(self.maker().report())),
+            _ => End::Status(Code::Ok, None),
         };
         self.end(at, end)
     }
@@ -641,7 +642,7 @@ fn is_same_send(to: &mainstay_lb::SendTo<'_, Handle>, cookie: Option<&str>, sent
 fn is_same_failure(failure: &Failure, reason: &Reason) -> bool {
     let causes = |text: &str| text.matches("cause-").count() + text.matches("ejected").count();
     let expected: usize = reason.text.iter().map(|text| causes(text)).sum();
-    failure.code == 14
+    failure.code == Code::Unavailable
         && failure.no_config == reason.no_config
         && failure.cluster == reason.leaf
         && reason.text.iter().all(|part| failure.message.contains(part))

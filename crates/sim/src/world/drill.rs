@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use mainstay_lb::{Chosen, Decision, Ending, Input, Listeners, Rpc};
+use mainstay_xds::Code;
 use mainstay_xds::name::ResourceKey;
 use mainstay_xds::orca::ORCA_TRAILER;
 use mainstay_xds::resource::ResourceType;
@@ -288,7 +289,7 @@ impl World {
         let loads: Vec<f64> = (1..=all.len()).map(|place| 0.2 * place as f64).collect();
         let reports: Vec<HeaderMap> = loads.iter().map(|load| load_report(*load)).collect();
         let place = |address: SocketAddr| all.iter().position(|addresses| addresses.contains(&address));
-        let report = |address| Ending { code: 0, trailers: place(address).and_then(|place| reports.get(place)) };
+        let report = |address| Ending { code: Code::Ok, trailers: place(address).and_then(|place| reports.get(place)) };
         // They must have reported for ten seconds before it counts.
         for _ in 0..13 {
             self.send_all(choose, leaf, 3 * all.len(), report)?;
@@ -533,8 +534,8 @@ fn is_about(got: u32, of: u32, share: f64) -> Result<(), String> {
     if is_near || share >= 1.0 { Ok(()) } else { Err(format!("{got} of {of}: expected about {expected:.0}")) }
 }
 
-const OK: Ending<'static> = Ending { code: 0, trailers: None };
-const FAILED: Ending<'static> = Ending { code: 14, trailers: None };
+const OK: Ending<'static> = Ending { code: Code::Ok, trailers: None };
+const FAILED: Ending<'static> = Ending { code: Code::Unavailable, trailers: None };
 
 /// Where the draws of a drill come from: it is the same each time.
 const DRILL: u64 = 77;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::server::ServerId;
+use super::ServerId;
 use crate::Time;
 use crate::name::AuthorityKey;
 

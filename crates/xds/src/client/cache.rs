@@ -6,10 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::authority::AuthorityId;
-use super::dump::ResourceState;
-use super::server::ServerId;
 use super::subscription::{Effect, Verdict};
-use super::{ErrorKind, Provenance, ResourceError, WatchId};
+use super::{ErrorKind, Provenance, ResourceError, ServerId, WatchId};
 use crate::name::ResourceKey;
 use crate::resource::{Resource, ResourceType};
 
@@ -62,6 +60,23 @@ pub(super) struct Held {
     pub raw: Bytes,
     pub server: ServerId,
     pub provenance: Provenance,
+}
+
+/// The states of A88, as in `envoy.admin.v3.ClientResourceStatus` (C-18).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ResourceState {
+    /// Subscribed, nothing came yet.
+    Requested,
+    /// It was not sent in time, or it was deleted.
+    DoesNotExist,
+    /// The last update was valid.
+    Acked,
+    /// The last update was rejected.
+    Nacked,
+    /// The server answered with an error.
+    ReceivedError,
+    /// It was not sent in time by a server for which that is a transient error.
+    TimedOut,
 }
 
 // === impl Cache ===
@@ -179,8 +194,10 @@ impl Entry {
     pub(super) fn accept(&mut self, new: Held) {
         self.deletion_ignored = false;
         let before = match std::mem::replace(&mut self.cached, Cached::Requested) {
-            Cached::Valid(held) | Cached::Stale(held, _) if held.resource == new.resource => Some(held.resource),
-            _ => None,
+            Cached::Valid(held) | Cached::Stale(held, _) => {
+                Some(held.resource).filter(|before| *before == new.resource)
+            }
+            Cached::Requested | Cached::Absent(_) => None,
         };
         // Equal in meaning: the old value stays, so that whoever shares it goes on sharing it (C-86).
         if before.is_none() {
@@ -194,7 +211,7 @@ impl Entry {
         self.deletion_ignored = false;
         self.cached = match std::mem::replace(&mut self.cached, Cached::Requested) {
             Cached::Valid(held) | Cached::Stale(held, _) => Cached::Valid(Held { provenance, ..held }),
-            without_value => without_value,
+            without_value @ (Cached::Requested | Cached::Absent(_)) => without_value,
         };
     }
 

@@ -10,11 +10,13 @@ use super::authority::AuthorityId;
 use super::cache::Entry;
 use super::intern::{Intern, Unshared};
 use super::life::{self, Life, Probed};
-use super::server::{Link, Opening, Server, ServerId};
+use super::server::{Link, Opening, Server};
 use super::stream::Wanted;
 use super::subscription::{Effect, Verdict, Waiting, Word};
 use super::timers::TimerKind;
-use super::{Action, ClientSettings, ErrorKind, Event, Output, Report, ResourceError, Sign, StreamId, XdsClient};
+use super::{
+    Action, ClientSettings, ErrorKind, Event, Output, Report, ResourceError, ServerId, Sign, StreamId, XdsClient,
+};
 use crate::bootstrap::Bootstrap;
 use crate::name::ResourceKey;
 use crate::resource::ResourceType;
@@ -91,7 +93,8 @@ impl XdsClient {
                 opened.link = Link::Unanswered(opening.opened(now, delay, server, &mut self.timers));
                 self.outputs.push_back(Action::Report(Report::Connected(opened.config.clone())));
             }
-            link => opened.link = link, // Said twice.
+            // Said twice.
+            link @ (Link::Idle | Link::Unanswered(_) | Link::Answered(_) | Link::Paused(_)) => opened.link = link,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::authority::AuthorityId;
-use super::cache::Entry;
+use super::cache::{Entry, ResourceState};
 use super::server::{Link, Server};
 use super::{Provenance, ResourceError, XdsClient};
 use crate::bootstrap::ServerConfig;
@@ -33,23 +33,6 @@ pub struct RawValue {
     pub bytes: Bytes,
     /// The server, version and time.
     pub provenance: Provenance,
-}
-
-/// The states of A88, as in `envoy.admin.v3.ClientResourceStatus` (C-18).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ResourceState {
-    /// Subscribed, nothing came yet.
-    Requested,
-    /// It was not sent in time, or it was deleted.
-    DoesNotExist,
-    /// The last update was valid.
-    Acked,
-    /// The last update was rejected.
-    Nacked,
-    /// The server answered with an error.
-    ReceivedError,
-    /// It was not sent in time by a server for which that is a transient error.
-    TimedOut,
 }
 
 /// How many watched resources have this much in common (S-72).

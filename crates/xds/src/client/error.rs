@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{CloseCause, ErrorKind, ResourceError};
+use crate::Code;
 
 impl fmt::Display for ResourceError {
     /// Names the resource, the server, our node and the cause (C-30).
@@ -30,7 +31,7 @@ impl fmt::Display for ResourceError {
                 write!(f, "{resource} version {version:?} from {server} {node} was rejected: {invalid}")
             }
             ErrorKind::FromServer { code, message } => {
-                write!(f, "{resource}: {server} {node} answered with {}: {message}", Code(*code))
+                write!(f, "{resource}: {server} {node} answered with {}: {message}", CodeName(*code))
             }
         }
     }
@@ -44,20 +45,20 @@ impl fmt::Display for CloseCause {
             Self::ConnectFailed(why) => write!(f, "cannot connect: {why}"),
             Self::ConnectionLost(why) => write!(f, "connection lost: {why}"),
             Self::Ended { code, message } if message.is_empty() => {
-                write!(f, "the server ended the stream: {}", Code(*code))
+                write!(f, "the server ended the stream: {}", CodeName(*code))
             }
-            Self::Ended { code, message } => write!(f, "the server ended the stream: {}: {message}", Code(*code)),
+            Self::Ended { code, message } => write!(f, "the server ended the stream: {}: {message}", CodeName(*code)),
         }
     }
 }
 
 /// A gRPC status code by its name.
-struct Code(u16);
+struct CodeName(u16);
 
-impl fmt::Display for Code {
+impl fmt::Display for CodeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match CODES.get(usize::from(self.0)) {
-            Some(name) => f.write_str(name),
+        match Code::from_number(self.0) {
+            Some(code) => f.write_str(code.name()),
             None => write!(f, "status {}", self.0),
         }
     }
@@ -74,23 +75,3 @@ impl fmt::Display for Span {
         }
     }
 }
-
-const CODES: [&str; 17] = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::authority::{Authority, AuthorityId, Unreachable};
-use super::server::{Answered, Link, Outage, Pause, Paused, ServerId};
+use super::server::{Answered, Link, Outage, Pause, Paused};
 use super::subscription::Word;
 use super::timers::TimerKind;
-use super::{Action, Report, XdsClient};
+use super::{Action, Report, ServerId, XdsClient};
 use crate::bootstrap::ServerConfig;
 use crate::name::{AuthorityKey, ResourceKey};
 use crate::{Choose, Time};
@@ -95,7 +95,7 @@ impl XdsClient {
                 self.outputs.push_back(Action::Report(Report::Answered(answered.config.clone())));
                 Link::Answered(unanswered.answered(server, &mut self.timers))
             }
-            link => link,
+            link @ (Link::Idle | Link::Opening(_) | Link::Answered(_) | Link::Paused(_)) => link,
         };
         if let Some(stream) = answered.link.stream_mut() {
             stream.life.prove(server, &mut self.timers);
@@ -202,7 +202,7 @@ impl XdsClient {
         let link = self.servers[server.0].take_link();
         let lived = match &link {
             Link::Answered(Answered { since, .. }) => Some(now.since(*since)),
-            _ => None,
+            Link::Idle | Link::Opening(_) | Link::Unanswered(_) | Link::Paused(_) => None,
         };
         link.cancel_timers(server, &mut self.timers);
         lived

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::server::ServerId;
+use super::ServerId;
 use super::timers::{TimerKind, Timers};
 use crate::Time;
 

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use super::authority::Unreachable;
 use super::cache::Entry;
-use super::server::ServerId;
-use super::{ErrorKind, ResourceError, Update, WatchId, XdsClient};
+use super::{ErrorKind, ResourceError, ServerId, Update, WatchId, XdsClient};
 use crate::name::ResourceKey;
 
 /// One watch.

@@ -4,20 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::StreamId;
 use super::backoff::Pacing;
 use super::stream::{Stream, Wanted};
 use super::subscription::Word;
 use super::timers::{TimerKind, Timers};
 use super::wire::Request;
+use super::{ServerId, StreamId};
 use crate::Time;
 use crate::bootstrap::ServerConfig;
 use crate::name::ResourceKey;
 use crate::resource::ResourceType;
-
-/// Index of a server in its client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct ServerId(pub usize);
 
 /// A server that some authority names. Authorities that name the same one share its stream (P-13).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -12,12 +12,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::StreamId;
 use super::life::Life;
-use super::server::ServerId;
 use super::subscription::{Answer, Listed, Subscription, Waiting, Word};
 use super::timers::{TimerKind, Timers};
 use super::wire::Request;
+use super::{ServerId, StreamId};
 use crate::Time;
 use crate::name::ResourceKey;
 use crate::resource::ResourceType;

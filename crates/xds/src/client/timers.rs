@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::server::ServerId;
+use super::ServerId;
 use crate::Time;
 use crate::name::ResourceKey;
 

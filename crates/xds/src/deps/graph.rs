@@ -429,7 +429,7 @@ impl Graph {
         }
         match &new.shape {
             Shape::Aggregate(_) => self.lists.insert(name),
-            _ => self.lists.remove(name),
+            Shape::Unknown(_) | Shape::Failed(_) | Shape::Eds { .. } | Shape::Dns(_) => self.lists.remove(name),
         }
         self.lists.set_children(name, old.shape.children(), new.shape.children());
         self.shrunk |= !old.shape.children().is_empty();
@@ -554,7 +554,7 @@ impl Shape {
     fn children(&self) -> &[Arc<str>] {
         match self {
             Self::Aggregate(children) => children,
-            _ => &[],
+            Self::Unknown(_) | Self::Failed(_) | Self::Eds { .. } | Self::Dns(_) => &[],
         }
     }
 }

@@ -96,8 +96,8 @@ impl Sources {
             let Some(until) = tally.held_until(now, bound) else { continue };
             verdict = match verdict {
                 Verdict::Hold(other) => Verdict::Hold(other.max(until)),
-                _ if now < until => Verdict::Hold(until),
-                _ => Verdict::Mixed,
+                Verdict::Clean | Verdict::Mixed if now < until => Verdict::Hold(until),
+                Verdict::Clean | Verdict::Mixed => Verdict::Mixed,
             };
         }
         verdict

@@ -96,7 +96,7 @@ impl<T: Kind> Watched<T> {
                 self.ambient = None;
                 let failed = match &self.state {
                     State::Waiting(_) if !is_answer(&error.kind) => State::Waiting(Some(error)),
-                    _ => State::Failed(error),
+                    State::Waiting(_) | State::Valid(..) | State::Failed(_) => State::Failed(error),
                 };
                 let is_new = self.state != failed;
                 self.state = failed;

@@ -5,7 +5,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_e
 use super::NameError;
 
 /// Encodes what may not stand in a path. Slashes stay.
-pub(super) fn encode_path(text: &str) -> String {
+pub(crate) fn encode_path(text: &str) -> String {
     utf8_percent_encode(text, PATH).to_string()
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn decode_authority(text: &str) -> Result<String, NameError> {
 }
 
 /// The text behind a part of a target; `None` if it is none. A `%` that encodes nothing stands for itself.
-pub(super) fn percent_decode(text: &str) -> Option<String> {
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
     percent_decode_str(text).decode_utf8().ok().map(Into::into)
 }
 

@@ -16,7 +16,7 @@ use pb::cluster::{ClusterDiscoveryType, CommonLbConfig, CustomClusterType, Disco
 
 use super::lb_policy::LbPolicy;
 use super::tls::{HttpConnect, Socket, UpstreamTls};
-use super::{ParseContext, fields};
+use super::{FromWire, ParseContext, fields};
 use crate::bootstrap::ServerConfig;
 use crate::invalid::{Faults, Invalid};
 
@@ -119,6 +119,18 @@ pub struct OverrideHostStatuses {
     pub healthy: bool,
     /// DRAINING is in the set.
     pub draining: bool,
+}
+
+impl FromWire for Cluster {
+    type Message = pb::Cluster;
+
+    fn name(message: &mut Self::Message) -> Option<String> {
+        Some(std::mem::take(&mut message.name))
+    }
+
+    fn from_message(message: &Self::Message, cx: ParseContext<'_>) -> Result<Self, Invalid> {
+        Self::parse(message, cx)
+    }
 }
 
 impl Cluster {

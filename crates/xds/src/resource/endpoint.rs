@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::{Address, HealthStatus as PbHealthStatus, Metadata};
 use envoy_types::pb::envoy::config::endpoint::v3 as pb;
 use envoy_types::pb::google::protobuf::value::Kind;
@@ -12,16 +13,16 @@ use envoy_types::pb::xds::core::v3::CollectionEntry;
 use envoy_types::pb::xds::core::v3::collection_entry::ResourceSpecifier;
 use pb::cluster_load_assignment::policy::DropOverload;
 use pb::lb_endpoint::HostIdentifier;
-use prost::Message;
+use prost::{DecodeError, Message};
 
-use super::fields;
+use super::{FromWire, ParseContext, fields};
 use crate::bootstrap::NodeLocality;
 use crate::invalid::{Faults, Invalid};
 use crate::name::is_glob;
 
 mod wire;
 
-pub(super) use wire::Assignment;
+use wire::Assignment;
 
 /// Endpoints of a cluster by priority.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -137,6 +138,35 @@ impl Addresses {
     /// The most preferred one.
     pub fn first(&self) -> SocketAddr {
         self.as_slice()[0]
+    }
+}
+
+impl FromWire for Endpoints {
+    type Message = Assignment;
+
+    /// What is not looked at stays a part of `bytes`.
+    fn read(bytes: &Bytes) -> Result<Assignment, DecodeError> {
+        Assignment::decode(bytes.clone())
+    }
+
+    fn name(message: &mut Self::Message) -> Option<String> {
+        Some(std::mem::take(&mut message.cluster_name))
+    }
+
+    fn from_message(message: &Self::Message, cx: ParseContext<'_>) -> Result<Self, Invalid> {
+        Self::parse(message, cx.bootstrap.guards.endpoint_fallback)
+    }
+}
+
+impl FromWire for EndpointCollection {
+    type Message = pb::LbEndpointCollection;
+
+    fn name(_: &mut Self::Message) -> Option<String> {
+        None
+    }
+
+    fn from_message(message: &Self::Message, _: ParseContext<'_>) -> Result<Self, Invalid> {
+        Self::parse(message)
     }
 }
 
@@ -436,10 +466,8 @@ fn drops(pb: &[DropOverload], faults: &mut Faults) -> Vec<DropCategory> {
 
 /// `envoy.lb` / `hash_key`, if it is a string that is not empty (A76).
 fn hash_key(metadata: &Metadata) -> Option<Arc<str>> {
-    match metadata.filter_metadata.get("envoy.lb")?.fields.get("hash_key")?.kind.as_ref()? {
-        Kind::StringValue(key) => non_empty(key),
-        _ => None,
-    }
+    let kind = metadata.filter_metadata.get("envoy.lb")?.fields.get("hash_key")?.kind.as_ref()?;
+    if let Kind::StringValue(key) = kind { non_empty(key) } else { None }
 }
 
 fn non_empty(text: &str) -> Option<Arc<str>> {

@@ -23,7 +23,6 @@ pub use weighted_round_robin::{Metric, Penalty, Weighing, WeightedRoundRobinConf
 
 /// A load-balancing policy and its config.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum LbPolicy {
     /// `wrr_locality`: localities by weight, then the child among the endpoints of one.
     WrrLocality(Box<LbPolicy>),

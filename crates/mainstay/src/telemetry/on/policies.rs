@@ -52,7 +52,7 @@ impl LbObserver {
                     weights.iter().for_each(|weight| histogram.record(*weight, &labels));
                 }
             }
-            _ => {}
+            Observation::SecurityIgnored { .. } => {}
         }
     }
 }

@@ -16,7 +16,7 @@ use opentelemetry::KeyValue;
 
 use super::TARGET;
 use super::builder::{BACKEND_SERVICE, DISCONNECT_ERROR, LOCALITY, Labels, SECURITY_LEVEL, Telemetry};
-use crate::connection::Disconnect;
+use crate::disconnect::Disconnect;
 use crate::guard;
 
 /// Sees what a subchannel goes through. Dropped when it is let go.

@@ -48,7 +48,17 @@ impl XdsObserver {
             Report::Acked(server, kind, _, received) | Report::Nacked(server, kind, _, received, _) => {
                 this.count(server, kind.message_name(), *received);
             }
-            _ => {}
+            Report::Connecting(_)
+            | Report::Connected(_)
+            | Report::Unreachable(..)
+            | Report::StreamEnded(..)
+            | Report::FellBack(..)
+            | Report::Recovered(..)
+            | Report::TimedOut(..)
+            | Report::Ignored(..)
+            | Report::DeletionIgnored(..)
+            | Report::DeletionOver(..)
+            | Report::SecurityIgnored(_) => {}
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_lb::{DetectionMethod, Observation, UnenforcedReason};
+use mainstay_lb::{DetectionMethod, Observation, UnenforcedReason, XdsSecurity};
 use mainstay_xds::Time;
 use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ClusterResult, XdsConfig};
 use mainstay_xds::resource::cluster::{ClusterKind, OutlierDetection};
@@ -31,7 +31,7 @@ pub(super) struct LeafConfig {
     name: Arc<str>,
     entry: Option<ClusterResult>,
     sessions: bool,
-    secure: bool,
+    security: XdsSecurity,
 }
 
 #[derive(Clone, Debug)]
@@ -48,7 +48,9 @@ pub(super) enum Leaf {
 
 #[derive(Clone, Debug)]
 pub(super) struct Works {
-    secured: bool,
+    /// Whether TLS is heeded.
+    follows: bool,
+    ignored: bool,
     detector: Option<Detector>,
     config: Arc<ClusterConfig>,
     eds: String,
@@ -84,14 +86,14 @@ struct Tracked {
 }
 
 impl CdsConfig {
-    pub(super) fn of(name: &Arc<str>, config: &XdsConfig, secure: bool) -> Self {
+    pub(super) fn of(name: &Arc<str>, config: &XdsConfig, security: XdsSecurity) -> Self {
         let filters = &config.listener.filters;
         let sessions = filters.iter().any(|filter| matches!(filter.config, FilterConfig::StatefulSession(_)));
         let leaf = |name: &Arc<str>| LeafConfig {
             name: name.clone(),
             entry: config.clusters.get(name).cloned(),
             sessions,
-            secure,
+            security,
         };
         let children = config.clusters.get(name).and_then(|entry| entry.as_ref().ok()).map(|cluster| &cluster.children);
         match children {
@@ -100,20 +102,34 @@ impl CdsConfig {
         }
     }
 
-    /// Whether it takes the place of what there was at once (L-56).
-    pub(super) fn is_error(&self) -> bool {
+    /// Whether it takes the place of what there was at once: an error does (L-56), and another kind of cluster where
+    /// connections are secured as clusters ask.
+    pub(super) fn is_abrupt(&self, before: &Self) -> bool {
+        let secured = |config: &Self| match config {
+            Self::Leaf(leaf) => leaf.is_secured(),
+            Self::Aggregate(leaves) => leaves.iter().any(LeafConfig::is_secured),
+        };
+        let other_kind = matches!(self, Self::Leaf(_)) != matches!(before, Self::Leaf(_));
         matches!(self, Self::Leaf(LeafConfig { entry: None | Some(Err(_)), .. }))
+            || (other_kind && (secured(self) || secured(before)))
     }
 }
 
 impl LeafConfig {
+    fn is_secured(&self) -> bool {
+        let follows = self.security == XdsSecurity::Follow;
+        follows && matches!(&self.entry, Some(Ok(cluster)) if cluster.cluster.tls.is_some())
+    }
+
     fn usable(&self) -> Result<Arc<ClusterConfig>, String> {
         match &self.entry {
             None => Err(format!("no entry for cluster {:?}", self.name)),
             Some(Err(error)) => Err(error.to_string()),
             Some(Ok(cluster)) => match cluster.children {
                 ClusterChildren::Aggregate(_) => Err(format!("{:?} is itself an aggregate", self.name)),
-                _ if cluster.cluster.tls.is_some() && self.secure => Err(format!("{:?} asks for TLS", self.name)),
+                _ if cluster.cluster.tls.is_some() && self.security == XdsSecurity::Refuse => {
+                    Err(format!("{:?} asks for TLS", self.name))
+                }
                 _ => Ok(cluster.clone()),
             },
         }
@@ -220,14 +236,16 @@ impl Policy for Leaf {
 
     fn new(env: &mut Env<'_>, config: &LeafConfig) -> Self {
         match config.usable() {
-            Ok(cluster) => Self::Works(Box::new(Works::new(env, &cluster, config.sessions))),
+            Ok(cluster) => Self::Works(Box::new(Works::new(env, &cluster, config))),
             Err(text) => Self::Broken(text),
         }
     }
 
     fn update(&mut self, env: &mut Env<'_>, config: &LeafConfig) {
         match (&mut *self, config.usable()) {
-            (Self::Works(works), Ok(cluster)) => works.update(env, &cluster, config.sessions),
+            (Self::Works(works), Ok(cluster)) if works.is_secured_like(&cluster) => {
+                works.update(env, &cluster, config.sessions);
+            }
             _ => {
                 self.close(env);
                 *self = Self::new(env, config);
@@ -290,11 +308,12 @@ impl Policy for Leaf {
 }
 
 impl Works {
-    fn new(env: &mut Env<'_>, config: &Arc<ClusterConfig>, sessions: bool) -> Self {
-        let secured = tell_of_tls(env, config, false);
+    fn new(env: &mut Env<'_>, config: &Arc<ClusterConfig>, of: &LeafConfig) -> Self {
+        let (follows, sessions) = (of.security == XdsSecurity::Follow, of.sessions);
+        let ignored = tell_of_tls(env, config, follows, false);
         let mut detector = settings(config).map(|settings| Detector::new(env, settings, config));
         let (mut names, mut next_name) = (BTreeMap::new(), 0);
-        let children = children(config, &mut names, &mut next_name);
+        let children = children(config, follows, &mut names, &mut next_name);
         let (priority, sessions) = with_health(&mut detector, env, |env| {
             let priority: Priority<Switch<Spread>> = Priority::new(env, children);
             let sessions = sessions.then(|| Sessions::new(env, &config.cluster, &priority.configs()));
@@ -302,18 +321,23 @@ impl Works {
         });
         let (eds, config) = (eds_service(config), config.clone());
         let load = load(&config, &eds, &priority);
-        Self { secured, detector, config, eds, load, names, next_name, sessions, priority }
+        Self { follows, ignored, detector, config, eds, load, names, next_name, sessions, priority }
+    }
+
+    /// Whether connections stay what they are with another configuration.
+    fn is_secured_like(&self, config: &ClusterConfig) -> bool {
+        !self.follows || self.config.cluster.tls == config.cluster.tls
     }
 
     fn update(&mut self, env: &mut Env<'_>, config: &Arc<ClusterConfig>, sessions: bool) {
-        self.secured = tell_of_tls(env, config, self.secured);
+        self.ignored = tell_of_tls(env, config, self.follows, self.ignored);
         match (settings(config), &mut self.detector) {
             (Some(settings), Some(detector)) => detector.update(env, settings, config),
             (Some(settings), detector) => *detector = Some(Detector::new(env, settings, config)),
             (None, detector) => *detector = None,
         }
         (self.config, self.eds) = (config.clone(), eds_service(config));
-        let children = children(config, &mut self.names, &mut self.next_name);
+        let children = children(config, self.follows, &mut self.names, &mut self.next_name);
         let (priority, current) = (&mut self.priority, &mut self.sessions);
         with_health(&mut self.detector, env, |env| {
             priority.update(env, children);
@@ -380,12 +404,12 @@ impl Works {
     }
 }
 
-fn tell_of_tls(env: &mut Env<'_>, config: &ClusterConfig, before: bool) -> bool {
-    let secured = config.cluster.tls.is_some();
-    if secured && !before {
+fn tell_of_tls(env: &mut Env<'_>, config: &ClusterConfig, follows: bool, before: bool) -> bool {
+    let ignored = config.cluster.tls.is_some() && !follows;
+    if ignored && !before {
         env.seen.push(Observation::SecurityIgnored { cluster: config.name.clone() });
     }
-    secured
+    ignored
 }
 
 fn settings(config: &ClusterConfig) -> Option<&OutlierDetection> {
@@ -407,9 +431,9 @@ fn drops(config: &ClusterConfig) -> Vec<DropCategory> {
     }
 }
 
-fn areas(config: &ClusterConfig) -> Vec<Vec<Area>> {
+fn areas(config: &ClusterConfig, follows: bool) -> Vec<Vec<Area>> {
     match &config.children {
-        ClusterChildren::Endpoints(Some(resolved)) => priorities(config, resolved),
+        ClusterChildren::Endpoints(Some(resolved)) => priorities(config, resolved, follows),
         _ => Vec::new(),
     }
 }
@@ -417,10 +441,11 @@ fn areas(config: &ClusterConfig) -> Vec<Vec<Area>> {
 /// L-58, L-59.
 fn children(
     config: &ClusterConfig,
+    follows: bool,
     names: &mut BTreeMap<Arc<Locality>, u32>,
     next_name: &mut u32,
 ) -> Vec<ChildConfig<Part>> {
-    let mut priorities = areas(config);
+    let mut priorities = areas(config, follows);
     if priorities.is_empty() {
         priorities.push(Vec::new());
     }
@@ -481,7 +506,7 @@ impl Health {
     /// L-83.
     fn follow(&mut self, env: &mut Env<'_>, config: &ClusterConfig) {
         let mut old = std::mem::take(&mut self.endpoints);
-        for endpoint in areas(config).into_iter().flatten().flat_map(|area| area.endpoints) {
+        for endpoint in areas(config, false).into_iter().flatten().flat_map(|area| area.endpoints) {
             let set = set_of(endpoint.addresses.as_slice().iter().copied());
             let new = || Tracked { number: 0, ejected_at: None, multiplier: 0, users: Vec::new() };
             let mut tracked = match self.endpoints.remove(&set) {

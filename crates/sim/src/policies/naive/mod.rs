@@ -38,8 +38,8 @@ pub(super) enum State {
     Failing,
 }
 
-/// What makes a connection another one: address, proxy, host name.
-pub(super) type Key = (SocketAddr, Option<SocketAddr>, Option<Arc<str>>);
+/// What makes a connection another one: address, proxy, host name, and how it is secured, in words.
+pub(super) type Key = (SocketAddr, Option<SocketAddr>, Option<Arc<str>>, Option<String>);
 
 /// An address, and where its endpoint belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,6 +162,8 @@ pub(super) struct Area {
     pub(super) endpoints: Vec<Endpoint>,
     /// Whether proxies are used, and which by default.
     pub(super) proxy: Option<Option<SocketAddr>>,
+    /// How connections are secured, if the channel heeds that.
+    pub(super) tls: Option<String>,
 }
 
 /// An endpoint with its addresses.
@@ -306,7 +308,7 @@ impl Area {
         let site = |endpoint: &Endpoint| {
             let address = |socket: &SocketAddr| {
                 let proxy = self.proxy.and_then(|default| endpoint.proxy().or(default));
-                let key = (*socket, proxy, endpoint.hostname().cloned());
+                let key = (*socket, proxy, endpoint.hostname().cloned(), self.tls.clone());
                 Addr { key, cluster: self.cluster.clone(), locality: self.locality.clone() }
             };
             let addresses = endpoint.addresses.as_slice();
@@ -324,7 +326,7 @@ pub(super) fn set_of(addresses: impl Iterator<Item = SocketAddr>) -> Set {
 }
 
 /// The priorities of a cluster as they are: collections in their places, no address twice.
-pub(super) fn priorities(config: &ClusterConfig, resolved: &ResolvedEndpoints) -> Vec<Vec<Area>> {
+pub(super) fn priorities(config: &ClusterConfig, resolved: &ResolvedEndpoints, follows: bool) -> Vec<Vec<Area>> {
     let mut seen = BTreeSet::new();
     let mut result = Vec::new();
     for priority in &resolved.endpoints.priorities {
@@ -344,7 +346,8 @@ pub(super) fn priorities(config: &ClusterConfig, resolved: &ResolvedEndpoints) -
             }
             let proxy = config.cluster.http_connect.map(|cluster| locality.proxy.or(cluster.default));
             let (cluster, locality, weight) = (config.name.clone(), locality.locality.clone(), locality.weight);
-            areas.push(Area { cluster, locality, weight, endpoints, proxy });
+            let tls = config.cluster.tls.as_ref().filter(|_| follows).map(|tls| format!("{tls:?}"));
+            areas.push(Area { cluster, locality, weight, endpoints, proxy, tls });
         }
         result.push(areas);
     }

@@ -8,7 +8,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName};
 use mainstay_lb::{Effect, Injected};
-use mainstay_xds::Choose;
 use mainstay_xds::resource::filter::{
     AbortStatus, DelayTime, Fault, FaultShare, FilterConfig, FilterOverride, FilterOverrides, HttpFilter, SessionCookie,
 };
@@ -16,6 +15,7 @@ use mainstay_xds::resource::matcher::{HeaderMatch, HeaderMatcher, PathMatcher, S
 use mainstay_xds::resource::route::{
     ClusterTarget, ForwardAction, HashPolicy, HashSource, Route, RouteAction, VirtualHost,
 };
+use mainstay_xds::{Choose, Code};
 use xxhash_rust::xxh64::xxh64;
 
 use super::pick::once;
@@ -263,7 +263,7 @@ pub(super) fn inject(faults: &[Arc<Fault>], headers: &HeaderMap, chance: &mut dy
                     let grpc = first_below(headers, "x-envoy-fault-abort-grpc-request", 255).filter(|code| *code <= 16);
                     let http = || first_below(headers, "x-envoy-fault-abort-request", 65535).map(of_http);
                     let share = lowered(abort.share, "x-envoy-fault-abort-request-percentage");
-                    grpc.map(|code| code as u8).or_else(http).map(|code| (code, share))
+                    grpc.and_then(Code::from_number).or_else(http).map(|code| (code, share))
                 }
             };
             if let Some((code, share)) = code
@@ -288,14 +288,14 @@ fn first_below(headers: &HeaderMap, name: &str, most: i128) -> Option<i128> {
 }
 
 /// The table of gRPC's "HTTP to gRPC status code mapping".
-fn of_http(status: i128) -> u8 {
+fn of_http(status: i128) -> Code {
     match status {
-        400 => 13,
-        401 => 16,
-        403 => 7,
-        404 => 12,
-        429 | 502 | 503 | 504 => 14,
-        _ => 2,
+        400 => Code::Internal,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::Unimplemented,
+        429 | 502 | 503 | 504 => Code::Unavailable,
+        _ => Code::Unknown,
     }
 }
 

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay_lb::{Observation, Outlook};
+use mainstay_lb::{Observation, Outlook, XdsSecurity};
 use mainstay_xds::deps::{ClusterChildren, XdsConfig};
 use mainstay_xds::orca::OrcaLoadReport;
 use mainstay_xds::resource::cluster::ClusterKind;
-use mainstay_xds::{Choose, Time};
+use mainstay_xds::{Choose, Code, Time};
 
 use super::leaf::{Cds, CdsConfig};
 use super::pick::{Chosen, Counted, Loads, Pick, Picked, Picker, Reason, Rpc, Sent, Verdict};
@@ -28,7 +28,7 @@ pub(in crate::policies) struct Naive {
     pub(in crate::policies) books: Books,
     warming: Option<Warming>,
     bound: Option<Duration>,
-    secure: bool,
+    security: XdsSecurity,
     channel_id: Option<u64>,
     pub(in crate::policies) seen: Vec<Observation>,
     /// For load reports.
@@ -64,14 +64,14 @@ struct Warming {
 #[derive(Clone, Debug)]
 pub(in crate::policies) enum End {
     /// With a status, and perhaps a report.
-    Status(u8, Option<OrcaLoadReport>),
+    Status(Code, Option<OrcaLoadReport>),
     /// Before it reached the endpoint.
     Withdrawn,
     Cancelled,
 }
 
 impl Naive {
-    pub(in crate::policies) fn new(bound: Option<Duration>, secure: bool) -> Self {
+    pub(in crate::policies) fn new(bound: Option<Duration>, security: XdsSecurity) -> Self {
         Self {
             config: Config::Nothing,
             nodes: BTreeMap::new(),
@@ -82,7 +82,7 @@ impl Naive {
             books: Books::default(),
             warming: None,
             bound,
-            secure,
+            security,
             channel_id: None,
             seen: Vec::new(),
             loads: BTreeMap::new(),
@@ -125,9 +125,9 @@ impl Naive {
             let known = config.clusters.contains_key(&name);
             match self.nodes.contains_key(&name) {
                 true if wanted || (held && known) => {
-                    self.update_cluster(now, chance, &name, CdsConfig::of(&name, config, self.secure));
+                    self.update_cluster(now, chance, &name, CdsConfig::of(&name, config, self.security));
                 }
-                false if wanted => self.add_cluster(now, chance, &name, CdsConfig::of(&name, config, self.secure)),
+                false if wanted => self.add_cluster(now, chance, &name, CdsConfig::of(&name, config, self.security)),
                 true if !held => self.remove_cluster(now, chance, &name),
                 _ => {}
             }
@@ -285,7 +285,7 @@ impl Naive {
         if let Some(counter) = counted.counter {
             let ended = self.books.ended.entry(counter).or_default();
             match end {
-                End::Status(0, _) => ended.0 += 1,
+                End::Status(Code::Ok, _) => ended.0 += 1,
                 End::Status(..) | End::Cancelled => ended.1 += 1,
                 End::Withdrawn => {}
             }
@@ -297,7 +297,7 @@ impl Naive {
             let load = self.loads.entry(load).or_default();
             load[3] -= 1;
             match end {
-                End::Status(0, _) => load[1] += 1,
+                End::Status(Code::Ok, _) => load[1] += 1,
                 End::Status(..) | End::Cancelled => load[2] += 1,
                 End::Withdrawn => load[0] -= 1,
             }
@@ -375,7 +375,7 @@ impl Naive {
         let Some(node) = self.nodes.get(name).filter(|node| node.config != config) else { return };
         self.with_env(now, chance, node.number, |env, nodes| {
             let Some(node) = nodes.get_mut(name) else { return };
-            if config.is_error() {
+            if config.is_abrupt(&node.config) {
                 node.cds.close(env);
                 node.cds = Switch::new(env, &config);
             } else {

@@ -247,7 +247,7 @@ impl Graph {
         if (node.settled, node.troubled) != (settled, troubled) {
             match node.shape {
                 Shape::Aggregate(_) => self.view_stale = true, // Lists of lists see to each other.
-                _ => self.lists.touch(name),
+                Shape::Unknown(_) | Shape::Failed(_) | Shape::Eds { .. } | Shape::Dns(_) => self.lists.touch(name),
             }
         }
         (node.settled, node.troubled) = (settled, troubled);

@@ -13,7 +13,7 @@ use envoy_types::pb::envoy::r#type::v3::fractional_percent::DenominatorType;
 use super::super::extension::Extension;
 use super::super::fields;
 use super::{FilterConfig, FilterOverride, FilterType};
-use crate::code_of_http_status;
+use crate::Code;
 use crate::invalid::Faults;
 
 /// Which faults are injected into how many RPCs.
@@ -58,7 +58,7 @@ pub struct FaultAbort {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AbortStatus {
     /// This gRPC status code.
-    Code(u8),
+    Code(Code),
     /// As the request says in its headers (S-53).
     Header,
 }
@@ -112,12 +112,13 @@ impl FaultAbort {
         let status = match pb.error_type.as_ref()? {
             // S-52
             ErrorType::HttpStatus(status) => {
-                AbortStatus::Code(code_of_http_status(u16::try_from(*status).unwrap_or(u16::MAX)))
+                AbortStatus::Code(Code::of_http_status(u16::try_from(*status).unwrap_or(u16::MAX)))
             }
-            ErrorType::GrpcStatus(code) => match u8::try_from(*code) {
-                Ok(code) if code <= MAX_CODE => AbortStatus::Code(code),
-                Ok(_) | Err(_) => {
-                    faults.field("grpc_status", |f| f.add(format!("is {code}: expected 0 to {MAX_CODE}")));
+            ErrorType::GrpcStatus(number) => match Code::from_number(*number) {
+                Some(code) => AbortStatus::Code(code),
+                None => {
+                    let largest = Code::ALL.len() - 1;
+                    faults.field("grpc_status", |f| f.add(format!("is {number}: expected 0 to {largest}")));
                     return None;
                 }
             },
@@ -142,6 +143,3 @@ impl FaultShare {
 }
 
 const TYPE: &str = "envoy.extensions.filters.http.fault.v3.HTTPFault";
-
-/// The largest gRPC status code.
-const MAX_CODE: u8 = 16;

@@ -25,6 +25,7 @@ use prost::Message;
 use super::super::extension::TypedStruct;
 use super::super::route::fixture::{any, paths};
 use super::*;
+use crate::Code;
 use crate::invalid::Invalid;
 
 // === chains ===
@@ -216,7 +217,7 @@ fn faults_are_parsed_in_the_chain_and_in_overrides() {
             share: FaultShare { numerator: 1, denominator: 10_000 },
         }),
         abort: Some(FaultAbort {
-            status: AbortStatus::Code(10),
+            status: AbortStatus::Code(Code::Aborted),
             share: FaultShare { numerator: 30, denominator: 1_000_000 },
         }),
         max_active: 5,
@@ -251,10 +252,14 @@ fn what_a_fault_does_not_say_has_defaults() {
     let bare = parse_fault(bare);
     let delay = bare.delay.as_ref().unwrap();
     assert_eq!((&delay.time, delay.share), (&DelayTime::Header, FaultShare { numerator: 0, denominator: 100 }), "S-55");
-    assert_eq!(bare.abort.as_ref().unwrap().status, AbortStatus::Code(14), "S-52");
+    assert_eq!(bare.abort.as_ref().unwrap().status, AbortStatus::Code(Code::Unavailable), "S-52");
     for (status, code) in [(200, 2), (404, 12), (70_000, 2)] {
         let fault = parse_fault(fault(None, Some((ErrorType::HttpStatus(status), 1, 0)), None));
-        assert_eq!(fault.abort.as_ref().unwrap().status, AbortStatus::Code(code), "S-52: {status}");
+        assert_eq!(
+            fault.abort.as_ref().unwrap().status,
+            AbortStatus::Code(Code::from_number(code).unwrap()),
+            "S-52: {status}"
+        );
     }
 }
 

@@ -92,7 +92,13 @@ impl RegexRewrite {
         };
         let field = match error {
             RegexError::Substitution | RegexError::NoSuchGroup(_) => "substitution",
-            _ => "pattern.regex",
+            RegexError::Parentheses
+            | RegexError::Flag(_)
+            | RegexError::GroupName
+            | RegexError::Escape(_)
+            | RegexError::Class
+            | RegexError::Syntax(_)
+            | RegexError::TooLarge => "pattern.regex",
         };
         faults.field(field, |f| f.add(error.to_string()));
         None
@@ -141,13 +147,11 @@ fn compile(pattern: &str, wrap: impl FnOnce(String) -> String) -> Result<Regex, 
     if pattern.len() > MAX_PATTERN {
         return Err(RegexError::TooLarge);
     }
-    RegexBuilder::new(&wrap(re2::translate(pattern)?)).size_limit(MAX_PROGRAM).build().map_err(|error| match error {
+    RegexBuilder::new(&wrap(re2::translate(pattern)?)).size_limit(MAX_PROGRAM).build().map_err(|error| {
+        let regex::Error::Syntax(text) = error else { return RegexError::TooLarge };
         // The text shows the pattern again, over several lines; the last one says what is wrong.
-        regex::Error::Syntax(text) => {
-            let reason = text.lines().last().unwrap_or_default();
-            RegexError::Syntax(reason.strip_prefix("error: ").unwrap_or(reason).to_owned())
-        }
-        _ => RegexError::TooLarge,
+        let reason = text.lines().last().unwrap_or_default();
+        RegexError::Syntax(reason.strip_prefix("error: ").unwrap_or(reason).to_owned())
     })
 }
 

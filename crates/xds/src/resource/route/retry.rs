@@ -7,13 +7,14 @@ use envoy_types::pb::envoy::config::route::v3 as pb;
 use envoy_types::pb::envoy::config::route::v3::retry_policy::RetryBackOff;
 
 use super::super::fields;
+use crate::Code;
 use crate::invalid::Faults;
 
 /// When and how an RPC is tried again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RetryPolicy {
     /// gRPC status codes that allow a retry, ascending; never empty.
-    pub retry_on: Vec<u8>,
+    pub retry_on: Vec<Code>,
     /// How many retries after the first attempt; at least one.
     pub num_retries: u32,
     /// First backoff.
@@ -25,7 +26,7 @@ pub struct RetryPolicy {
 impl RetryPolicy {
     /// Checks a RetryPolicy; `faults` is at it. `None` if it has faults or names no status that we know.
     pub(super) fn parse(pb: &pb::RetryPolicy, faults: &mut Faults) -> Option<Self> {
-        let retry_on: BTreeSet<u8> = pb.retry_on.split(',').filter_map(|name| status_code(name.trim())).collect();
+        let retry_on: BTreeSet<Code> = pb.retry_on.split(',').filter_map(|name| status_code(name.trim())).collect();
         let num_retries = pb.num_retries.map_or(DEFAULT_NUM_RETRIES, |pb| pb.value);
         if num_retries == 0 {
             faults.field("num_retries", |f| f.add("must be greater than zero"));
@@ -72,13 +73,13 @@ fn positive(pb: &envoy_types::pb::google::protobuf::Duration, faults: &mut Fault
 }
 
 /// The gRPC status code of a condition in `retry_on`; others are ignored.
-fn status_code(name: &str) -> Option<u8> {
+fn status_code(name: &str) -> Option<Code> {
     Some(match name {
-        "cancelled" => 1,
-        "deadline-exceeded" => 4,
-        "resource-exhausted" => 8,
-        "internal" => 13,
-        "unavailable" => 14,
+        "cancelled" => Code::Cancelled,
+        "deadline-exceeded" => Code::DeadlineExceeded,
+        "resource-exhausted" => Code::ResourceExhausted,
+        "internal" => Code::Internal,
+        "unavailable" => Code::Unavailable,
         _ => return None,
     })
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::config::route::v3 as pb;
 use envoy_types::pb::envoy::config::route::v3::route::Action;
 
-use super::ParseContext;
 use super::extension::Extension;
 use super::fields::{self, excerpt};
 use super::filter::{self, FilterOverrides};
 use super::matcher::{HeaderMatcher, PathMatcher};
+use super::{FromWire, ParseContext};
 use crate::invalid::{Faults, Invalid};
 
 mod action;
@@ -82,6 +82,18 @@ struct Scope<'a> {
 }
 
 // === impl RouteConfig ===
+
+impl FromWire for RouteConfig {
+    type Message = pb::RouteConfiguration;
+
+    fn name(message: &mut Self::Message) -> Option<String> {
+        Some(std::mem::take(&mut message.name))
+    }
+
+    fn from_message(message: &Self::Message, cx: ParseContext<'_>) -> Result<Self, Invalid> {
+        Self::parse(message, cx)
+    }
+}
 
 impl RouteConfig {
     /// Checks a RouteConfiguration.

@@ -156,7 +156,7 @@ impl LrsClient {
                     self.reporters[at].link = Link::Opening(self.open(&server));
                 }
                 Link::Reporting(reporting) if reporting.next <= now => self.report(now, at, store),
-                _ => {}
+                Link::Pausing(_) | Link::Opening(_) | Link::Silent(..) | Link::Reporting(_) => {}
             }
         }
     }

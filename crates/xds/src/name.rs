@@ -1,16 +1,14 @@
-//! Names: targets, Listener name templates and `xdstp:` resource names.
+//! Names of resources: opaque ones and `xdstp:` ones.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::resource::ResourceType;
+use crate::resource_type::ResourceType;
 
 mod encoding;
-mod listener;
 
-pub(crate) use encoding::{decode_authority, encode_authority};
-pub use listener::{ServerListenerError, Target, TargetError};
+pub(crate) use encoding::{decode_authority, encode_authority, encode_path, percent_decode};
 
 /// A resource type and the canonical name of a resource of it: the key of caches and requests (P-84).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,7 +137,7 @@ impl fmt::Display for AuthorityKey {
 }
 
 /// What new-style names start with (P-81).
-const SCHEME: &str = "xdstp:";
+pub(crate) const SCHEME: &str = "xdstp:";
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -10,9 +10,9 @@ use mainstay_xds::lrs::Action;
 use mainstay_xds::{Choose, Time};
 use prost::Message;
 
+use super::World;
 use crate::invariant::{Invariant, Violation};
 use crate::plane::{Net, Plane};
-use crate::world::World;
 
 /// The streams of load reports, and what was reported.
 #[derive(Clone, Debug, Default)]

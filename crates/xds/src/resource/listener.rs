@@ -2,9 +2,8 @@
 
 use envoy_types::pb::envoy::config::listener::v3 as pb;
 
-use super::ParseContext;
-use super::fields;
 use super::filter::Side;
+use super::{FromWire, ParseContext, fields};
 use crate::invalid::{Faults, Invalid};
 
 mod filter_chain_match;
@@ -23,6 +22,18 @@ pub enum Listener {
     Api(HttpConnectionManager),
     /// Has only `address`: for servers. A client reports an error and does not NACK.
     Server(ServerListener),
+}
+
+impl FromWire for Listener {
+    type Message = pb::Listener;
+
+    fn name(message: &mut Self::Message) -> Option<String> {
+        Some(std::mem::take(&mut message.name))
+    }
+
+    fn from_message(message: &Self::Message, cx: ParseContext<'_>) -> Result<Self, Invalid> {
+        Self::parse(message, cx)
+    }
 }
 
 impl Listener {

@@ -15,9 +15,9 @@ use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::client::{CloseCause, Event, Report, ServerState, ServerStatus, StreamId};
 use tokio::time::Instant;
 
+use crate::channelz_node::ChannelzNode;
 use crate::dns::ResolveHost;
 use crate::http2::KeepAlive;
-use crate::ledger::Books;
 use crate::queue::{self, Closed};
 use crate::task::Task;
 
@@ -43,8 +43,8 @@ pub(crate) struct AdsStreams {
     events: queue::Sender<Input>,
     streams: BTreeMap<(Service, StreamId), OpenStream>,
     tokens: Tokens,
-    /// The books of each server since it was last idle; a stream is a call (I-24).
-    books: HashMap<Arc<ServerConfig>, Arc<Books>>,
+    /// The channelz node of each server since it was last idle; a stream is a call (I-24).
+    channelz: HashMap<Arc<ServerConfig>, Arc<ChannelzNode>>,
 }
 
 /// What a stream is for. Each has stream ids of its own.
@@ -78,8 +78,8 @@ enum Command {
 
 impl AdsStreams {
     pub(crate) fn new(dns: Arc<dyn ResolveHost>, limits: AdsLimits, events: queue::Sender<Input>) -> Self {
-        let (streams, tokens, books) = (BTreeMap::new(), Tokens::default(), HashMap::new());
-        Self { dns, limits, events, streams, tokens, books }
+        let (streams, tokens, channelz) = (BTreeMap::new(), Tokens::default(), HashMap::new());
+        Self { dns, limits, events, streams, tokens, channelz }
     }
 
     pub(crate) fn open(
@@ -93,7 +93,7 @@ impl AdsStreams {
         let stream = StreamTask {
             service,
             id,
-            books: self.books.entry(server.clone()).or_insert_with(|| Arc::new(Books::new())).clone(),
+            channelz: self.channelz.entry(server.clone()).or_insert_with(|| Arc::new(ChannelzNode::new())).clone(),
             peer: Peer { server, keep_alive: self.limits.keep_alive, dns: self.dns.clone() },
             connect_timeout,
             max_response_size: self.limits.max_response_size,
@@ -121,23 +121,23 @@ impl AdsStreams {
         self.streams.remove(&(service, id));
     }
 
-    /// Enters what happened into the books of a server.
+    /// Enters what happened into the channelz node of a server.
     pub(crate) fn note(&self, server: &Arc<ServerConfig>, report: &Report) {
-        if let Some(books) = self.books.get(server) {
-            books.note(report);
+        if let Some(channelz) = self.channelz.get(server) {
+            channelz.note(report);
         }
     }
 
-    /// Closes the books of the servers that nobody needs any more.
+    /// Lets go of the channelz nodes of the servers that nobody needs any more.
     pub(crate) fn forget_idle(&mut self, servers: &[ServerStatus]) {
         let in_use = |wanted: &Arc<ServerConfig>| {
             servers.iter().any(|server| server.server == *wanted && server.state != ServerState::Idle)
         };
-        self.books.retain(|server, _| in_use(server));
+        self.channelz.retain(|server, _| in_use(server));
     }
 
-    pub(crate) fn books(&self) -> HashMap<Arc<ServerConfig>, Arc<Books>> {
-        self.books.clone()
+    pub(crate) fn channelz(&self) -> HashMap<Arc<ServerConfig>, Arc<ChannelzNode>> {
+        self.channelz.clone()
     }
 
     fn command(&self, service: Service, id: StreamId, command: Command) {
@@ -166,7 +166,7 @@ struct StreamTask {
     max_response_size: usize,
     events: queue::Sender<Input>,
     tokens: Tokens,
-    books: Arc<Books>,
+    channelz: Arc<ChannelzNode>,
 }
 
 /// Messages of a stream that are not on the wire, in order. They outlive an attempt at a connection that takes no more
@@ -197,7 +197,7 @@ impl StreamTask {
                 return gone();
             }
             opened = true;
-            let call = self.books.ledger.begin();
+            let call = self.channelz.counters.begin();
             let end = match Exchange::open(&place, self.service.method(), bearer, self.max_response_size) {
                 Ok(exchange) => self.pass_messages(&place, exchange, &mut queue, &mut unsent).await,
                 Err(end) => Ended { end, untouched: true },

@@ -196,7 +196,8 @@ impl DependencyManager {
             ResourceType::Listener if resource.name == self.listener_name => self.listener.hear(update),
             // One that only an earlier Listener names is kept up to date, in case that Listener comes back.
             ResourceType::RouteConfig => self.routes.hear(&resource.name, update).is_some(),
-            _ => {
+            ResourceType::Listener => return, // Another one: not watched any more.
+            ResourceType::Cluster | ResourceType::Endpoints | ResourceType::EndpointCollection => {
                 self.stale.any |= self.graph.hear(resource, update);
                 return;
             }

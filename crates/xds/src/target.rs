@@ -1,12 +1,11 @@
-//! Which Listener a channel or a server asks for.
+//! Targets: which Listener a channel or a server asks for.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::encoding::{encode_authority, encode_path, percent_decode};
-use super::{AuthorityKey, NameError, ResourceKey, SCHEME};
 use crate::bootstrap::Bootstrap;
-use crate::resource::ResourceType;
+use crate::name::{AuthorityKey, NameError, ResourceKey, SCHEME, encode_authority, encode_path, percent_decode};
+use crate::resource_type::ResourceType;
 
 /// A channel target, resolved against a bootstrap (B-31 to B-35).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -150,6 +149,9 @@ fn expand(template: &str, value: &str, bootstrap: &Bootstrap) -> String {
 fn unknown_authority<'a>(owner: &'a AuthorityKey, bootstrap: &Bootstrap) -> Option<&'a str> {
     match owner {
         AuthorityKey::Named(authority) if !bootstrap.authorities.contains_key(&**authority) => Some(authority),
-        _ => None,
+        AuthorityKey::Named(_) | AuthorityKey::TopLevel => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,9 +8,9 @@ use mainstay_lb::ChannelCore;
 use mainstay_xds::client::Report;
 use mainstay_xds::resource::ResourceType;
 
+use super::{Event, LinkId, World, path_of};
 use crate::plane::Response;
 use crate::shell::Handle;
-use crate::world::{Event, LinkId, World, path_of};
 
 impl World {
     /// An event in plain words.

@@ -18,7 +18,7 @@ use crate::subchannel::{State, Subchannel};
 
 /// Endpoints by slot, each with what the policy keeps about it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Roster<T> {
+pub(crate) struct EndpointSharding<T> {
     owner: Owner,
     /// Whether an endpoint is connected to only when the policy wakes it.
     lazy: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Change {
     pub(crate) after: State,
 }
 
-impl<T: Clone + Default + fmt::Debug + Eq + Hash> Roster<T> {
+impl<T: Clone + Default + fmt::Debug + Eq + Hash> EndpointSharding<T> {
     /// Without endpoints. It connects to all that it gets.
     pub(crate) fn new(cx: &mut Cx<'_>) -> Self {
         Self {

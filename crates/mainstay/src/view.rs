@@ -49,8 +49,9 @@ use mainstay_xds::resource::listener::RouteSource;
 use mainstay_xds::{Time, deps, name};
 use tokio::sync::watch;
 
-use crate::hub::{Hub, HubStatus, Inspector};
+use crate::hub::{DriverHandle, Hub};
 use crate::names::ResourceType;
+use crate::shared::HubStatus;
 
 /// What a channel has been told, at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +99,7 @@ pub struct XdsConfig {
 /// Each view is the newest one: changes that happen between two calls of [`next`](Configs::next) are seen together.
 /// The views end with the channel.
 pub struct Configs {
-    inspector: Inspector,
+    driver: DriverHandle,
     changed: watch::Receiver<u64>,
 }
 
@@ -179,14 +180,14 @@ impl Configs {
     pub(crate) fn new(hub: &Hub) -> Self {
         let mut changed = hub.shared.changed.subscribe();
         changed.mark_changed();
-        Self { inspector: hub.inspector.clone(), changed }
+        Self { driver: hub.driver.clone(), changed }
     }
 
     /// Waits for the next view: the present one at first, then one that differs from the last. Returns `None` when the
     /// channel is closed.
     pub async fn next(&mut self) -> Option<ConfigView> {
         self.changed.changed().await.ok()?;
-        self.inspector.status().await.map(ConfigView::of)
+        self.driver.status().await.map(ConfigView::of)
     }
 }
 

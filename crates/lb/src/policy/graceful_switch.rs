@@ -18,14 +18,14 @@ pub(crate) trait Kind: Policy {
 
 /// A policy, and the one that is to replace it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Switch<K> {
+pub(crate) struct GracefulSwitch<K> {
     current: K,
     next: Option<K>,
     /// When the next one takes over in any case, and whose timer that is.
     due: Option<(Time, Owner)>,
 }
 
-impl<K: Kind> Policy for Switch<K> {
+impl<K: Kind> Policy for GracefulSwitch<K> {
     type Config = K::Config;
 
     fn new(cx: &mut Cx<'_>, config: &K::Config) -> Self {
@@ -87,7 +87,7 @@ impl<K: Kind> Policy for Switch<K> {
     }
 }
 
-impl<K: Kind> Switch<K> {
+impl<K: Kind> GracefulSwitch<K> {
     fn settle(&mut self, cx: &mut Cx<'_>) {
         let old_serves = self.current.state() == State::Ready;
         let connects = self.next.as_ref().is_some_and(|next| next.state() == State::Connecting);

@@ -20,7 +20,7 @@ use crate::request::Request;
 
 /// What requests on endpoint connections start with.
 #[derive(Clone, Debug)]
-pub(crate) struct Origin {
+pub(crate) struct BaseUri {
     pub(crate) authority: Authority,
 }
 
@@ -58,12 +58,12 @@ enum End {
 }
 
 /// Brings reports to `sink` until this connection is lost, or nobody wants them any more.
-pub(crate) async fn collect(origin: Origin, connection: Arc<Connection>, period: Duration, sink: LoadSink) {
+pub(crate) async fn collect(base_uri: BaseUri, connection: Arc<Connection>, period: Duration, sink: LoadSink) {
     let Some(socket) = connection.socket().map(|socket| socket.id) else { return };
     let address = connection.address();
     let mut failures = 0;
     while connection.socket().is_some_and(|current| current.id == socket) {
-        match stream(&origin, &connection, period, &sink).await {
+        match stream(&base_uri, &connection, period, &sink).await {
             End::Unwanted => return,
             End::Unsupported => {
                 tracing::error!(%address, "the endpoint reports no load: it has no OpenRcaService");
@@ -78,10 +78,10 @@ pub(crate) async fn collect(origin: Origin, connection: Arc<Connection>, period:
     }
 }
 
-async fn stream(origin: &Origin, connection: &Connection, period: Duration, sink: &LoadSink) -> End {
+async fn stream(base_uri: &BaseUri, connection: &Connection, period: Duration, sink: &LoadSink) -> End {
     let other = |cause: &str, reported| End::Other { cause: cause.to_owned(), reported };
     let Some(mut sender) = connection.sender() else { return other("connection lost", false) };
-    let request = Request::new(request(period)).attempt(connection.scheme(), origin.authority.clone(), None, 0);
+    let request = Request::new(request(period)).attempt(connection.scheme(), base_uri.authority.clone(), None, 0);
     let Some(request) = request else { return other("no request", false) };
     let response = match sender.try_send_request(request).await {
         Ok(response) => response,

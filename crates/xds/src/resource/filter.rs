@@ -37,7 +37,6 @@ pub struct HttpFilter {
 
 /// The filters we know. The last filter of a chain is always [`FilterConfig::Router`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum FilterConfig {
     /// `envoy.extensions.filters.http.router.v3.Router`: sends the request.
     Router,
@@ -53,7 +52,6 @@ pub type FilterOverrides = BTreeMap<String, FilterOverride>;
 
 /// A replacement for the config of one filter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum FilterOverride {
     /// It does nothing here.
     Disabled,

@@ -44,13 +44,14 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use dump::{RawValue, ResourceCount, ResourceState, ResourceStatus, ServerState, ServerStatus};
+pub use cache::ResourceState;
+pub use dump::{RawValue, ResourceCount, ResourceStatus, ServerState, ServerStatus};
 pub use intern::{Intern, Parsed};
 
 use authority::{Authority, AuthorityId};
 use cache::Cache;
 use notify::{Told, Watch};
-use server::{Server, ServerId};
+use server::Server;
 use timers::Timers;
 pub(crate) use wire::encode_node;
 
@@ -61,6 +62,10 @@ pub struct WatchId(pub u64);
 /// One attempt at a server: its connection and the ADS stream on it. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
+
+/// Index of a server in its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct ServerId(pub usize);
 
 /// What happened outside. Events of a stream that was closed are ignored (P-26).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

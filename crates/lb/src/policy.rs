@@ -24,6 +24,7 @@ use mainstay_xds::resource::tls::UpstreamTls;
 use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
+use crate::endpoint::{Address, PriorityConfig};
 use crate::host::Observation;
 use crate::owner::Owner;
 use crate::picker::Picker;
@@ -36,6 +37,8 @@ pub(crate) mod cds;
 mod child_names;
 mod cluster_impl;
 mod endpoint_policy;
+mod endpoint_sharding;
+mod graceful_switch;
 mod least_request;
 mod outlier_detection;
 mod override_host;
@@ -43,9 +46,7 @@ mod pick_first;
 mod priority;
 mod random_subsetting;
 mod ring_hash;
-mod roster;
 mod round_robin;
-mod switch;
 mod weighted_round_robin;
 mod weighted_target;
 
@@ -170,4 +171,10 @@ impl Cx<'_> {
             self.pool.request_reresolution();
         }
     }
+}
+
+/// Whether one of the connections that `serves` says yes to leads to an endpoint that may get traffic.
+fn leads_to_any(config: &PriorityConfig, pool: &Pool, serves: impl Fn(Owner) -> bool) -> bool {
+    let is_served = |address: Address| pool.users(&address).any(&serves);
+    config.endpoints().any(|endpoint| endpoint.each_address().any(is_served))
 }

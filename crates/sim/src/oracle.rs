@@ -427,3 +427,6 @@ impl Oracle {
         stream.data > moment.data || (stream.pongs > moment.pongs && !self.has_next(stream.plane))
     }
 }
+
+/// How long a server has to answer when it is asked for a sign of life.
+const PROBE_PATIENCE: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! The books of channels, subchannels and xDS servers, which channelz shows: an id, counters, the last events.
+//! The channelz nodes of channels, subchannels and xDS servers: an id, counters of calls, and a trace of the last events.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -7,12 +7,12 @@ use std::time::SystemTime;
 
 use mainstay_xds::client::Report;
 
-pub(crate) use crate::calls::{Call, Calls, Ledger};
+pub(crate) use crate::calls::{Call, CallCounters, Calls};
 
-/// A ledger with what happened.
+/// A node of channelz: counters of calls, and what happened.
 #[derive(Debug)]
-pub(crate) struct Books {
-    pub(crate) ledger: Arc<Ledger>,
+pub(crate) struct ChannelzNode {
+    pub(crate) counters: Arc<CallCounters>,
     trace: Mutex<Trace>,
 }
 
@@ -39,20 +39,20 @@ pub(crate) fn new_id() -> i64 {
     LAST_ID.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-// === impl Ledger ===
+// === impl CallCounters ===
 
-impl Ledger {
+impl CallCounters {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self::with_id(new_id()))
     }
 }
 
-// === impl Books ===
+// === impl ChannelzNode ===
 
-impl Books {
+impl ChannelzNode {
     pub(crate) fn new() -> Self {
         let trace = Trace { created: SystemTime::now(), logged: 0, events: VecDeque::new() };
-        Self { ledger: Ledger::new(), trace: Mutex::new(trace) }
+        Self { counters: CallCounters::new(), trace: Mutex::new(trace) }
     }
 
     /// Notes a report.
@@ -107,13 +107,13 @@ mod tests {
 
     #[test]
     fn a_call_has_failed_unless_it_succeeds() {
-        let ledger = Ledger::new();
-        assert_ne!(ledger.id, Ledger::new().id);
-        ledger.begin().succeed();
-        let before = ledger.calls();
-        drop(ledger.begin());
-        let open = ledger.begin();
-        let now = ledger.calls();
+        let counters = CallCounters::new();
+        assert_ne!(counters.id, CallCounters::new().id);
+        counters.begin().succeed();
+        let before = counters.calls();
+        drop(counters.begin());
+        let open = counters.begin();
+        let now = counters.calls();
         assert_eq!(now, Calls { started: 3, succeeded: 1, failed: 1 });
         assert_eq!(now.since(before), Calls { started: 2, succeeded: 0, failed: 1 });
         assert_eq!(before.since(now), Calls::default());
@@ -122,11 +122,11 @@ mod tests {
 
     #[test]
     fn the_newest_events_are_kept_and_all_are_counted() {
-        let books = Books::new();
+        let channelz = ChannelzNode::new();
         for number in 0..40 {
-            books.push(TraceEvent { at: SystemTime::now(), warning: false, text: number.to_string() });
+            channelz.push(TraceEvent { at: SystemTime::now(), warning: false, text: number.to_string() });
         }
-        let trace = books.trace();
+        let trace = channelz.trace();
         assert_eq!((trace.logged, trace.events.len()), (40, TRACE_LENGTH));
         assert_eq!(trace.events.back().map(|event| event.text.as_str()), Some("39"));
     }
