@@ -1,13 +1,13 @@
 //! Looks for anything that does not hold, and says what and where: `notice SEEDS STATES [WITHOUT...]`.
 //!
-//! Stories and what once went wrong come first, then the worlds of so many seeds, without some, then so many states of
+//! Histories of the dependency manager alone come first, then stories and what once went wrong, then the worlds of so many seeds, without some, then so many states of
 //! each small world. It ends at the first violation. `mainstay-mutants` runs it with one deliberate error after the other
 //! in the cores.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use mainstay_sim::{Failure, STORIES, Search, regressions, replay_line, small, swarm};
+use mainstay_sim::{Failure, STORIES, Search, deps, regressions, replay_line, small, swarm};
 
 fn main() -> ExitCode {
     let mut numbers = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));
@@ -25,6 +25,10 @@ fn main() -> ExitCode {
 
 /// Writes a line for each thing that was looked at, so that one can see that it goes on.
 fn look(seeds: impl Iterator<Item = u64>, states: usize) -> Result<(), String> {
+    for history in (0..HISTORIES).filter(|history| !deps::AT_ODDS.contains(history)) {
+        deps::run(history).map_err(|violation| format!("{:?} in the history {history}", violation.invariant))?;
+        println!("history {history}");
+    }
     for (name, tell) in STORIES {
         tell().map_err(|violation| format!("{:?} in the story {name:?}", violation.invariant))?;
         println!("story {name}");
@@ -53,3 +57,5 @@ fn look(seeds: impl Iterator<Item = u64>, states: usize) -> Result<(), String> {
 fn what(failure: &Failure) -> String {
     failure.violation.as_ref().map_or_else(|| "chance".to_owned(), |violation| format!("{:?}", violation.invariant))
 }
+
+const HISTORIES: u64 = 600;
