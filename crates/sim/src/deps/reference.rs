@@ -455,7 +455,11 @@ impl Reference {
     pub(super) fn expire(&mut self, now: Time) -> BTreeSet<DnsName> {
         let due = self.lookups.iter().filter(|(_, lookup)| lookup.next.is_some_and(|next| next <= now));
         let due: BTreeSet<_> = due.map(|(name, _)| name.clone()).collect();
-        due.iter().filter_map(|name| Some(self.lookups.get_mut(name)?.ask(now))).for_each(drop);
+        for name in &due {
+            if let Some(lookup) = self.lookups.get_mut(name) {
+                lookup.ask(now);
+            }
+        }
         due
     }
 
