@@ -7,6 +7,7 @@
 //! promises: see [`Invariant`].
 
 mod choose;
+pub mod deps;
 mod explore;
 mod fingerprint;
 pub mod fuzz;

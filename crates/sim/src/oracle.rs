@@ -132,6 +132,11 @@ impl Rules {
         self.authorities.get_key_value(&authority).map(|(key, _)| key)
     }
 
+    /// The servers of an authority.
+    pub(crate) fn authority_servers(&self, authority: &AuthorityKey) -> impl Iterator<Item = &Arc<ServerConfig>> {
+        self.servers_of(authority).iter().map(|plane| &self.servers[*plane])
+    }
+
     fn uri(&self, plane: usize) -> &str {
         &self.servers[plane].server_uri
     }
@@ -203,6 +208,12 @@ impl Oracle {
     pub(crate) fn in_charge(&self, authority: &AuthorityKey) -> Option<usize> {
         let place = self.charges.get(authority)?.place;
         self.rules.servers_of(authority).get(place).copied()
+    }
+
+    /// The server in charge of each authority in use.
+    pub(crate) fn all_in_charge(&self) -> impl Iterator<Item = (&AuthorityKey, &Arc<ServerConfig>)> {
+        let server = |authority| self.in_charge(authority).map(|plane| (authority, &self.rules.servers[plane]));
+        self.charges.keys().filter_map(server)
     }
 
     fn in_charge_of(&self, key: &ResourceKey) -> Option<usize> {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mainstay_xds::Time;
+use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::client::{Action, Output, WatchId, XdsClient};
-use mainstay_xds::name::ResourceKey;
+use mainstay_xds::name::{AuthorityKey, ResourceKey};
 
 use super::{Who, World};
 use crate::invariant::{Invariant, Violation};
@@ -20,6 +21,8 @@ pub(super) struct Side {
     pub(super) watches: BTreeMap<WatchId, ResourceKey>,
     watchers: Watchers,
     pub(super) oracle: Oracle,
+    /// The server that was said to be in charge of each authority.
+    active: BTreeMap<AuthorityKey, Arc<ServerConfig>>,
     deadline: Option<Time>,
 }
 
@@ -30,8 +33,29 @@ impl Side {
             watches: BTreeMap::new(),
             watchers: Watchers::default(),
             oracle: Oracle::new(rules.clone()),
+            active: BTreeMap::new(),
             deadline: None,
         }
+    }
+
+    fn told_active(&mut self, authority: AuthorityKey, server: Arc<ServerConfig>) -> Result<(), Violation> {
+        let what = format!("{authority} is said to go by {}", server.server_uri);
+        let is_usable = self.oracle.rules.authority_servers(&authority).any(|known| *known == server);
+        Invariant::States.holds(is_usable, || format!("{what}, which is none of its servers"))?;
+        self.active.insert(authority, server);
+        Ok(())
+    }
+
+    /// Whoever asks which server is in charge was told.
+    fn check_active(&self) -> Result<(), Violation> {
+        for (authority, server) in self.oracle.all_in_charge() {
+            let told = self.active.get(authority);
+            Invariant::States.holds(told == Some(server), || {
+                let told = told.map(|told| &told.server_uri);
+                format!("{authority} goes by {}, and what was told is {told:?}", server.server_uri)
+            })?;
+        }
+        Ok(())
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
@@ -86,7 +110,7 @@ impl World {
                 Action::Close(stream) => self.close_stream(Who::Side, stream)?,
                 Action::Notify(watch, update) => side.watchers.told(watch, update)?,
                 Action::Report(report) => self.report(Who::Side, report)?,
-                Action::ActiveServer(..) => {}
+                Action::ActiveServer(authority, server) => side.told_active(authority, server)?,
             }
         }
     }
@@ -104,6 +128,7 @@ impl World {
             let shown: Vec<_> = dump.iter().map(|status| &status.resource).collect();
             Invariant::Watches
                 .holds(watched == shown, || format!("{watched:?} are watched, and {shown:?} are shown"))?;
+            side.check_active()?;
             side.watchers.check(&side.oracle)
         });
         self.side = Some(side);

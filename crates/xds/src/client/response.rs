@@ -448,3 +448,25 @@ const MAX_NACK_TEXT: usize = 16 * 1024;
 /// gRPC status codes.
 const UNKNOWN: u16 = 2;
 const PERMISSION_DENIED: u16 = 7;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nack_names_so_many_faulty_resources_and_counts_the_others() {
+        let mut reading = Reading::default();
+        (0..MAX_NACK_FAULTS).for_each(|_| reading.fault(|| "bad".to_owned()));
+        assert_eq!(reading.nack(), Some(vec!["bad"; MAX_NACK_FAULTS].join("; ")));
+        reading.fault(|| "bad".to_owned());
+        assert_eq!(reading.faults.len(), MAX_NACK_FAULTS);
+        assert!(reading.nack().unwrap().ends_with("; and 1 more faulty resources"));
+    }
+
+    #[test]
+    fn a_nack_is_cut_off_only_if_it_is_too_long() {
+        let of_length = |length| Reading { faults: vec!["x".repeat(length)], ..Reading::default() }.nack().unwrap();
+        assert_eq!(of_length(MAX_NACK_TEXT), "x".repeat(MAX_NACK_TEXT));
+        assert_eq!(of_length(MAX_NACK_TEXT + 1), "x".repeat(MAX_NACK_TEXT) + "...");
+    }
+}

@@ -447,3 +447,63 @@ fn a_value_that_came_while_nobody_watched_is_asked_for_again() {
         ",
     );
 }
+
+/// What the server in charge said of a resource counts for whoever watches it again, though what was known of it is gone:
+/// nothing is settled without a value, an error or a timer.
+#[test]
+fn a_resource_that_is_watched_again_is_told_what_the_server_in_charge_said_of_it() {
+    let mut talk = Setup::new(&["a", "b"]).start();
+    talk.step("watch LDS l & watch LDS m");
+    talk.step("refuse a");
+    talk.step("up b");
+    talk.step("b< LDS 1 A: l:=x m:=y");
+    talk.step("wait 1 s");
+    talk.step("up a");
+    talk.step("a< LDS 1 A: l!! m:=z");
+    talk.step("block a");
+    talk.step("watch LDS n"); // A request is on its way: no other can say that `l` is not wanted any more.
+    talk.step("unwatch w0");
+    let told = talk.step("watch LDS l");
+    assert!(told.iter().any(|line| line.starts_with("w3 failed")), "{told:?}");
+}
+
+/// A71: what nobody watches any more does not put a server in charge.
+#[test]
+fn a_usable_resource_that_nobody_watches_any_more_does_not_end_fallback() {
+    let mut talk = Setup::new(&["a", "b"]).start();
+    talk.step("watch LDS l & watch CDS c");
+    talk.step("refuse a");
+    talk.step("up b");
+    talk.step("b< LDS 1 A: l:=x");
+    talk.step("b< CDS 1 A: c:=y");
+    talk.step("wait 1 s");
+    talk.step("up a");
+    talk.step("block a & block b");
+    talk.step("watch LDS n");
+    talk.step("unwatch w0");
+    let told = talk.step("a< LDS 1 A: l:=x");
+    assert!(!told.contains(&"active a".to_owned()), "{told:?}");
+    let told = talk.step("a< CDS 1 A: c:=z");
+    assert!(told.contains(&"active a".to_owned()), "{told:?}");
+}
+
+/// A rejection that the returning server's first word is counts after the takeover, also if the resource belongs to
+/// another authority that shares both servers.
+#[test]
+fn a_rejection_before_the_takeover_counts_after_it_across_authorities() {
+    let leds = "xdstp://east/envoy.config.endpoint.v3.LbEndpointCollection/l";
+    let mut talk = Setup::new(&["a", "b"]).authority("east", &["a", "b"], false).start();
+    talk.step("watch LDS s & watch CDS c");
+    talk.step("refuse a");
+    talk.step("up b");
+    talk.step("b< LDS 1 A: s:=r");
+    talk.step("b< CDS 1 A: c:=x");
+    talk.step(&format!("watch LEDS {leds}"));
+    talk.step("wait 1 s");
+    talk.step("up a");
+    talk.step(&format!("a< LEDS 4 A: {leds}!!"));
+    let mut told = talk.step("a< CDS 4 A: c:=y");
+    told.extend(talk.step("a< LDS 4 A: s:=t"));
+    told.extend(talk.step("wait 600 s"));
+    assert!(told.iter().any(|line| line.starts_with("w2 ")), "the watcher of the collection hears nothing: {told:?}");
+}

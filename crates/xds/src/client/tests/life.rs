@@ -423,3 +423,16 @@ fn a_sign_of_life_that_came_while_we_were_stopped_is_waited_for_once_more() {
         ",
     );
 }
+
+/// C-36: the setting treats silence as a failure whatever the proof says, also if it is shorter than the does-not-exist
+/// timer: a live server that has no word for what it lacks is unreachable, again and again, and never lacks it.
+#[test]
+fn with_a_silent_stream_timeout_below_the_timer_silence_is_a_failure() {
+    let mut talk = Setup::new(&["a"]).settings(|settings| settings.silent_stream_timeout = SILENT).start();
+    talk.step("watch EDS e");
+    talk.step("up a");
+    let told = talk.step("wait 7 s");
+    assert!(told.iter().any(|line| line.starts_with("w0 failed: unreachable")), "{told:?}");
+    let told = talk.step("wait 600 s");
+    assert!(!told.iter().any(|line| line.contains("does not exist")), "{told:?}");
+}

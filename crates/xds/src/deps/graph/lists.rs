@@ -181,7 +181,10 @@ impl Graph {
         if result.is_none() {
             self.hold_leaves(cx, name);
         }
-        self.set_result(name, result, troubled, cx.in_force.and_then(|in_force| in_force.get(name)).cloned());
+        // What is in force may be no aggregate: its endpoints are followed until the leaves are there.
+        let held = if result.is_none() { self.build_held(cx, name, None, &mut Vec::new()) } else { None };
+        let stays = held.or_else(|| cx.in_force?.get(name).cloned());
+        self.set_result(name, result, troubled, stays);
     }
 
     /// The aggregates that name `child`, without those that wait for another one anyway.

@@ -238,3 +238,15 @@ fn an_equal_answer_publishes_nothing() {
     world.answer("host", Ok(&[2])); // nobody asked
     assert_eq!(world.take(), "");
 }
+
+#[test]
+fn a_lookup_of_a_cluster_that_moves_on_and_is_dropped_at_once_is_given_up() {
+    let mut world = World::routed(&["a", "b"]);
+    world.logical_dns("a", "one");
+    assert_eq!(world.take(), "?one:80");
+    world.together(|world| {
+        world.inline(&["b"]);
+        world.logical_dns("a", "two");
+    });
+    assert_eq!(world.take(), "?two:80 -CDS a !one:80 !two:80");
+}

@@ -446,3 +446,16 @@ fn nothing_is_held_on_to_after_an_error() {
     assert_eq!(world.take(), "{a=2}");
     assert_eq!(world.watched.len(), 3);
 }
+
+/// What is in force follows its endpoints until it is replaced, also if it is an aggregate that is to replace it.
+#[test]
+fn a_cluster_in_force_that_becomes_an_aggregate_follows_its_endpoints_until_the_leaves_are_there() {
+    let mut world = World::serving(&["a"]);
+    world.aggregate("a", &["b"]);
+    assert_eq!(world.take(), "+CDS b");
+    world.endpoints("a", &[2]);
+    assert_eq!(world.take(), "{a=2}");
+    world.eds("b");
+    world.endpoints("b", &[3]);
+    assert_eq!(world.take(), "+EDS b {a>b b=3} -EDS a");
+}
