@@ -17,6 +17,7 @@
 #![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
 mod breaker;
+mod call_tracker;
 mod calls;
 mod channel;
 mod draws;
@@ -25,7 +26,6 @@ mod filters;
 mod host;
 pub mod identity;
 mod index;
-mod listeners;
 mod orca;
 mod owner;
 mod picker;
@@ -48,10 +48,10 @@ mod timers;
 mod tree;
 
 pub use breaker::{Counter, InFlight};
+pub use call_tracker::{CallTracker, Ending};
 pub use channel::{Action, ChannelCore, Input};
 pub use filters::{Effect, Injected};
 pub use host::{Context, DetectionMethod, Host, Observation, UnenforcedReason};
-pub use listeners::{Ending, Listeners};
 pub use orca::LoadSink;
 pub use owner::Wake;
 pub use picker::Outlook;

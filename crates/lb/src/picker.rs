@@ -10,10 +10,10 @@ use mainstay_xds::lrs::ClusterLoad;
 use mainstay_xds::resource::endpoint::DropCategory;
 
 use crate::breaker::Counter;
+use crate::call_tracker::CallTracker;
 use crate::calls::CallCounter;
 use crate::draws::Draws;
 use crate::endpoint::Address;
-use crate::listeners::Listeners;
 use crate::owner::Wake;
 use crate::request_hash::{HashSteps, random_hash};
 use crate::session::{Session, SessionPick};
@@ -138,7 +138,7 @@ pub(crate) struct PickArgs<'a> {
 #[derive(Debug)]
 pub(crate) enum Pick<'a, S> {
     /// Send it there, and tell these how it ended.
-    Send(&'a Ready<S>, Listeners),
+    Send(&'a Ready<S>, CallTracker),
     Wait(Reason<'a, S>),
     Fail(Reason<'a, S>),
     /// Fail it in any case: in which leaf cluster, and why.
@@ -252,7 +252,7 @@ impl<S: Subchannel> Picker<S> {
             Self::Wait(text) => Pick::Wait(Reason::new(text)),
             Self::Idle(wake) => Pick::Wait(Reason { wake: Some(*wake), ..Reason::new(IDLE) }),
             Self::Fail(text) => Pick::Fail(Reason::new(text)),
-            Self::One(ready) if ready.subchannel.is_ready() => Pick::Send(ready, Listeners::default()),
+            Self::One(ready) if ready.subchannel.is_ready() => Pick::Send(ready, CallTracker::default()),
             Self::One(_) => Pick::lost(),
             Self::InTurn(in_turn) => in_turn.pick(),
             Self::Stride(stride) => stride.pick(),
@@ -279,7 +279,7 @@ impl<S: Subchannel> InTurn<S> {
         let mut from_start = after.iter().chain(before);
         from_start
             .find(|ready| ready.subchannel.is_ready())
-            .map_or_else(Pick::lost, |ready| Pick::Send(ready, Listeners::default()))
+            .map_or_else(Pick::lost, |ready| Pick::Send(ready, CallTracker::default()))
     }
 }
 
@@ -324,11 +324,11 @@ impl<S: Subchannel> ClusterPicker<S> {
         }
         match self.child.pick(args) {
             // Counted only now, so that RPCs that wait take no place; and so asked again.
-            Pick::Send(ready, listeners) => match self.counter.try_acquire(self.max_requests) {
+            Pick::Send(ready, tracker) => match self.counter.try_acquire(self.max_requests) {
                 Some(in_flight) => {
                     let load = self.load.as_ref().map(|load| load.begin(ready.address.socket())); // C-77
-                    let listeners = listeners.with_place(in_flight).with_counter(ready.counter.as_ref());
-                    Pick::Send(ready, listeners.with_load(load))
+                    let tracker = tracker.with_place(in_flight).with_counter(ready.counter.as_ref());
+                    Pick::Send(ready, tracker.with_load(load))
                 }
                 None => self.break_circuit(),
             },

@@ -7,9 +7,9 @@ use http::HeaderValue;
 use mainstay_xds::resource::route::{ForwardAction, RetryPolicy, RouteAction};
 use mainstay_xds::{Choose, Code};
 
+use crate::call_tracker::CallTracker;
 use crate::draws::Draws;
 use crate::filters::Injected;
-use crate::listeners::Listeners;
 use crate::owner::Wake;
 use crate::picker::{ClusterPicker, Outlook, Pick, PickArgs, PickDraws, Picker, Reason};
 use crate::routing::{Found, RouteTable};
@@ -101,7 +101,7 @@ pub struct SendTo<'a, S: Subchannel> {
     /// `:authority` to use instead of the channel's (L-89).
     pub authority: Option<&'a str>,
     /// Who wants to hear how the RPC ends.
-    pub listeners: Listeners,
+    pub tracker: CallTracker,
     /// Something to hand to the core although the RPC need not wait for it.
     pub wake: Option<Wake>,
     /// `set-cookie` to add to the headers of the response, for the session of the RPC (L-94).
@@ -296,13 +296,13 @@ fn decide<'a, S: Subchannel>(
         args.draws.locality.clear();
     }
     match pick {
-        Pick::Send(ready, listeners) => Decision::Send(SendTo {
+        Pick::Send(ready, tracker) => Decision::Send(SendTo {
             subchannel: &ready.subchannel,
             origin: ready.address.origin(),
             cluster,
             limit,
             authority: ready.address.hostname().map(|name| &**name).filter(|_| auto_host_rewrite),
-            listeners,
+            tracker,
             wake: args.wake,
             set_cookie: args.session.as_ref().and_then(|(session, pick)| {
                 let address = ready.address.socket();

@@ -30,7 +30,7 @@ use mainstay_xds::resource::route::{
 use mainstay_xds::{Choose, Code, Time};
 
 use crate::{
-    Chosen, Connectivity, Context, Counter, Decision, Ending, Host, Listeners, LoadSink, Observation, Rpc, Snapshot,
+    CallTracker, Chosen, Connectivity, Context, Counter, Decision, Ending, Host, LoadSink, Observation, Rpc, Snapshot,
     Subchannel, SubchannelId, SubchannelSpec, Tree,
 };
 
@@ -190,7 +190,7 @@ impl World {
         let (snapshot, headers) = (Arc::clone(&self.snapshot), HeaderMap::new());
         let mut call = || match snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut self.script) {
             Decision::Send(to) => {
-                to.listeners.end(Ending { code: Code::ALL[usize::from(code(to.subchannel.port))], trailers: None });
+                to.tracker.end(Ending { code: Code::ALL[usize::from(code(to.subchannel.port))], trailers: None });
                 to.subchannel.port
             }
             other => panic!("not sent: {other:?}"),
@@ -228,7 +228,7 @@ impl World {
         let (snapshot, headers) = (Arc::clone(&self.snapshot), HeaderMap::new());
         let mut look = || match snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut self.script) {
             Decision::Send(to) => {
-                to.listeners.withdraw();
+                to.tracker.withdraw();
                 to.subchannel.port
             }
             other => panic!("not sent: {other:?}"),
@@ -237,9 +237,9 @@ impl World {
     }
 
     /// Begins an RPC that must be sent: to which port, and who hears how it ends.
-    pub(crate) fn begin(&mut self, snapshot: &Snapshot<Handle>) -> (u16, Listeners) {
+    pub(crate) fn begin(&mut self, snapshot: &Snapshot<Handle>) -> (u16, CallTracker) {
         match snapshot.decide(Rpc { path: "/s/m", headers: &HeaderMap::new() }, &mut self.script) {
-            Decision::Send(to) => (to.subchannel.port, to.listeners),
+            Decision::Send(to) => (to.subchannel.port, to.tracker),
             other => panic!("{other:?}"),
         }
     }

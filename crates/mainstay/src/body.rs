@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use mainstay_lb::{Ending, Listeners, RetryThrottle};
+use mainstay_lb::{CallTracker, Ending, RetryThrottle};
 use tokio::time::{Instant, Sleep};
 use tonic::{Code, Status};
 
@@ -32,7 +32,7 @@ pub struct ResponseBody {
 /// What an RPC holds until it has ended: whoever listens for its end, and the counters that it is in.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) listeners: Listeners,
+    pub(crate) tracker: CallTracker,
     pub(crate) on_channel: channelz_node::Call,
     pub(crate) on_subchannel: channelz_node::Call,
     pub(crate) observer: CallObserver,
@@ -78,7 +78,7 @@ impl ResponseBody {
             held.on_subchannel.succeed();
             held.throttle.iter().for_each(|throttle| throttle.note_success());
         }
-        held.listeners.end(Ending { code: code::of_tonic(code), trailers });
+        held.tracker.end(Ending { code: code::of_tonic(code), trailers });
     }
 
     /// Ends an RPC that has no status of its own.

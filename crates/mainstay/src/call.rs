@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{
-    Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Listeners, Origin, PushBack, Retry, RetryThrottle,
+    CallTracker, Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Origin, PushBack, Retry, RetryThrottle,
     Rpc,
 };
 use pin_project_lite::pin_project;
@@ -86,13 +86,13 @@ pub(crate) fn run(
                         Some((code, pause)) => Some((answer.end(code), pause)),
                         None => {
                             let upload = request.commit();
-                            let Answer { mut response, address, origin, timer, listeners, on_subchannel } = answer;
+                            let Answer { mut response, address, origin, timer, tracker, on_subchannel } = answer;
                             extensions.insert(Peer::new(address, origin));
                             extensions.extend(std::mem::take(response.extensions_mut()));
                             *response.extensions_mut() = extensions;
                             let observer = std::mem::take(&mut call.observer);
                             let throttle = call.throttle.take();
-                            let held = Held { listeners, on_channel, on_subchannel, observer, throttle, upload };
+                            let held = Held { tracker, on_channel, on_subchannel, observer, throttle, upload };
                             return Ok(ResponseBody::of(response, address, timer, held));
                         }
                     },
@@ -178,7 +178,7 @@ struct Way {
     sender: SendRequest<RequestBody>,
     authority: Option<Authority>,
     deadline: Option<Instant>,
-    listeners: Listeners,
+    tracker: CallTracker,
     on_subchannel: channelz_node::Call,
     origin: Arc<Origin>,
     subchannel: Subchannel,
@@ -213,7 +213,7 @@ struct Answer {
     address: SocketAddr,
     origin: Arc<Origin>,
     timer: Option<Pin<Box<Sleep>>>,
-    listeners: Listeners,
+    tracker: CallTracker,
     on_subchannel: channelz_node::Call,
 }
 
@@ -342,11 +342,11 @@ impl Call {
                     Some(Ok(sender)) => sender,
                     None => {
                         // It went away this very moment; the next snapshot knows.
-                        to.listeners.withdraw();
+                        to.tracker.withdraw();
                         return Ok(Step::Wait(Failure::unavailable(format!("connection to {address} was lost"))));
                     }
                     Some(Err(WrongName)) => {
-                        to.listeners.withdraw();
+                        to.tracker.withdraw();
                         let name = to.authority.unwrap_or_default();
                         return Err(NotSent::Failed(Status::unavailable(format!(
                             "RPC to {}: cluster {:?} asks for :authority {name:?}, and the certificate of {address} \
@@ -366,7 +366,7 @@ impl Call {
                     deadline: self.deadline(to.limit),
                     origin: Arc::clone(to.origin),
                     subchannel: to.subchannel.clone(),
-                    listeners: to.listeners,
+                    tracker: to.tracker,
                     on_subchannel: to.subchannel.begin(),
                     set_cookie: to.set_cookie,
                 }))
@@ -396,17 +396,17 @@ impl Call {
 
     /// Hands the request to its connection.
     fn send(&mut self, way: Way, request: &mut Request) -> Result<Exchange<impl Exchanging + use<>>, Status> {
-        let Way { mut sender, authority, deadline, listeners, on_subchannel, subchannel, origin, set_cookie } = way;
+        let Way { mut sender, authority, deadline, tracker, on_subchannel, subchannel, origin, set_cookie } = way;
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            listeners.withdraw();
+            tracker.withdraw();
             return Err(self.expired("before it could be sent"));
         }
         let authority = authority.unwrap_or_else(|| self.hub.authority.clone());
         let previous = self.retry.as_ref().map_or(0, Retry::previous_attempts);
         let timeout = left.map(deadline::header_value);
         let Some(mut attempt) = request.attempt(subchannel.scheme(), authority, timeout, previous) else {
-            listeners.withdraw();
+            tracker.withdraw();
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };
         let observer = self.observer.send(attempt.headers_mut());
@@ -415,7 +415,7 @@ impl Call {
         // goes here.
         let answer = sender.try_send_request(attempt);
         let timer = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        let under_way = UnderWay { address: subchannel.address(), origin, listeners, on_subchannel, set_cookie };
+        let under_way = UnderWay { address: subchannel.address(), origin, tracker, on_subchannel, set_cookie };
         Ok(Exchange { answer, timer, unanswered: Some(subchannel), under_way: Some(under_way) })
     }
 
@@ -423,9 +423,9 @@ impl Call {
     #[inline(always)]
     fn judge(&self, exchanged: Exchanged, request: &Request) -> Result<Sent, Status> {
         let Exchanged { answer, timer, under_way } = exchanged;
-        let UnderWay { address, origin, listeners, on_subchannel, set_cookie } = under_way;
+        let UnderWay { address, origin, tracker, on_subchannel, set_cookie } = under_way;
         let Some(answer) = answer else {
-            listeners.end(Ending { code: code::of_tonic(Code::DeadlineExceeded), trailers: None });
+            tracker.end(Ending { code: code::of_tonic(Code::DeadlineExceeded), trailers: None });
             let cluster = &origin.cluster;
             return Err(self.expired(&format!("while {address} of cluster {cluster:?} had not answered")));
         };
@@ -434,7 +434,7 @@ impl Call {
             Ok(response) if response.status() != StatusCode::OK && !response.headers().contains_key(&GRPC_STATUS) => {
                 let http = response.status();
                 let code = code::to_tonic(mainstay_xds::Code::of_http_status(http.as_u16()));
-                listeners.end(Ending { code: code::of_tonic(code), trailers: Some(response.headers()) });
+                tracker.end(Ending { code: code::of_tonic(code), trailers: Some(response.headers()) });
                 Ok(Sent::Failed(Status::new(
                     code,
                     format!("{address} answered with HTTP status {http}, not with gRPC"),
@@ -444,25 +444,25 @@ impl Call {
                 if let Some(cookie) = set_cookie {
                     response.headers_mut().append(SET_COOKIE, cookie);
                 }
-                Ok(Sent::Answered(Answer { response, address, origin, timer, listeners, on_subchannel }))
+                Ok(Sent::Answered(Answer { response, address, origin, timer, tracker, on_subchannel }))
             }
             Err(error) if error.message().is_some() => {
-                listeners.withdraw();
+                tracker.withdraw();
                 Ok(Sent::Returned(address))
             }
             Err(error) => {
                 if let Some(status) = request.broken() {
-                    listeners.withdraw(); // The endpoint is not to blame.
+                    tracker.withdraw(); // The endpoint is not to blame.
                     return Err(status);
                 }
                 let error = error.into_error();
                 let refused = failure::is_refusal(&error);
                 let failed = failure::transport(error, address);
                 if refused {
-                    listeners.withdraw();
+                    tracker.withdraw();
                     return Ok(Sent::Refused(failed));
                 }
-                listeners.end(Ending { code: code::of_tonic(failed.code()), trailers: None });
+                tracker.end(Ending { code: code::of_tonic(failed.code()), trailers: None });
                 Ok(Sent::Failed(failed))
             }
         }
@@ -563,7 +563,7 @@ impl Answer {
     /// Ends the attempt as a failure.
     fn end(self, code: Code) -> Status {
         let headers = self.response.headers();
-        self.listeners.end(Ending { code: code::of_tonic(code), trailers: Some(headers) });
+        self.tracker.end(Ending { code: code::of_tonic(code), trailers: Some(headers) });
         let status = Status::from_header_map(headers).unwrap_or_else(|| Status::new(code, "no status"));
         Status::new(code, format!("{} of {}", status.message(), self.address))
     }
@@ -603,7 +603,7 @@ pin_project! {
 struct UnderWay {
     address: SocketAddr,
     origin: Arc<Origin>,
-    listeners: Listeners,
+    tracker: CallTracker,
     on_subchannel: channelz_node::Call,
     set_cookie: Option<HeaderValue>,
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
-use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Decision, Ending, Input, Listeners, Rpc, Snapshot};
+use mainstay_lb::{Action, CallTracker, ChannelCore, Connectivity, Context, Decision, Ending, Input, Rpc, Snapshot};
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::client::{self, CloseCause, Report, StreamId};
 use mainstay_xds::deps::DnsName;
@@ -54,7 +54,7 @@ pub struct World {
     /// Configurations that RPCs may still go by, while newer ones get warm, and until when.
     recent: Vec<(Time, Arc<Picture>)>,
     /// RPCs that were sent and have not ended.
-    rpcs: VecDeque<(SocketAddr, Arc<Listeners>)>,
+    rpcs: VecDeque<(SocketAddr, Arc<CallTracker>)>,
     /// Clusters that somebody subscribed to, and how often.
     subscriptions: BTreeMap<String, u32>,
     /// Another client of the process, with watchers of its own: `#server`.
@@ -492,7 +492,7 @@ impl World {
                 self.stats.rpcs_sent += 1;
                 self.loads.picked(&to.origin.cluster);
                 let (address, wake) = (to.subchannel.address, to.wake);
-                self.rpcs.push_back((address, Arc::new(to.listeners)));
+                self.rpcs.push_back((address, Arc::new(to.tracker)));
                 if let Some(wake) = wake {
                     self.input(choose, Input::Wake(wake));
                 }
@@ -503,10 +503,10 @@ impl World {
     }
 
     fn end_rpc(&mut self) {
-        if let Some((_, listeners)) = self.rpcs.pop_front()
-            && let Some(listeners) = Arc::into_inner(listeners)
+        if let Some((_, tracker)) = self.rpcs.pop_front()
+            && let Some(tracker) = Arc::into_inner(tracker)
         {
-            listeners.end(Ending { code: Code::Ok, trailers: None });
+            tracker.end(Ending { code: Code::Ok, trailers: None });
         }
     }
 
@@ -533,7 +533,7 @@ impl World {
             traffic::check(path, &decision, in_force, &self.recent, &self.shell, grain)?;
             if let Decision::Send(to) = decision {
                 self.stats.rpcs_sent += 1;
-                to.listeners.withdraw(); // It was only a question.
+                to.tracker.withdraw(); // It was only a question.
             }
         }
         let counted: u32 = self.shell.counters.values().map(|counter| counter.in_flight()).sum();

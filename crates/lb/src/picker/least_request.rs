@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Pick, PickArgs, Ready};
 use crate::breaker::Counter;
-use crate::listeners::Listeners;
+use crate::call_tracker::CallTracker;
 use crate::subchannel::Subchannel;
 
 /// Connections, each with the number of its RPCs.
@@ -41,7 +41,7 @@ impl<S: Subchannel> LeastRequestPicker<S> {
             .map(|(ready, counter, _)| (ready, counter))
             .or_else(|| any().map(|(ready, counter)| (ready, counter)))
         {
-            Some((ready, counter)) => Pick::Send(ready, Listeners::default().with_request(counter.acquire())),
+            Some((ready, counter)) => Pick::Send(ready, CallTracker::default().with_request(counter.acquire())),
             None => Pick::lost(),
         }
     }

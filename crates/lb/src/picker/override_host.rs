@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Pick, PickArgs, Picker, Ready, Reason};
-use crate::listeners::Listeners;
+use crate::call_tracker::CallTracker;
 use crate::owner::{Owner, Wake};
 use crate::session::SessionPick;
 use crate::subchannel::Subchannel;
@@ -59,7 +59,7 @@ impl<S: Subchannel> OverridePicker<S> {
             match &host.link {
                 HostLink::Ready(ready) if ready.subchannel.is_ready() => {
                     host.use_for(result);
-                    return Pick::Send(ready, Listeners::default());
+                    return Pick::Send(ready, CallTracker::default());
                 }
                 HostLink::Ready(_) | HostLink::Connecting => connecting = true,
                 HostLink::Idle => idle = idle.or(Some(host)),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::{Pick, PickArgs, Ready, Reason};
-use crate::listeners::Listeners;
+use crate::call_tracker::CallTracker;
 use crate::owner::Wake;
 use crate::picker::Outlook;
 use crate::request_hash::{hash_bytes, hash_header, random_hash};
@@ -74,7 +74,7 @@ impl<S: Subchannel> RingPicker<S> {
     fn pick_by(&self, hash: u64) -> Pick<'_, S> {
         for spot in self.from(hash) {
             return match spot {
-                Spot::Ready(ready) if ready.subchannel.is_ready() => Pick::Send(ready, Listeners::default()),
+                Spot::Ready(ready) if ready.subchannel.is_ready() => Pick::Send(ready, CallTracker::default()),
                 Spot::Ready(_) => Pick::lost(),
                 Spot::Idle(wake) => Pick::Wait(Reason { wake: Some(*wake), ..Reason::new(CONNECTING) }),
                 Spot::Connecting => Pick::Wait(Reason::new(CONNECTING)),
@@ -94,7 +94,7 @@ impl<S: Subchannel> RingPicker<S> {
             match spot {
                 Spot::Ready(ready) if ready.subchannel.is_ready() => {
                     args.wake = wake;
-                    return Pick::Send(ready, Listeners::default());
+                    return Pick::Send(ready, CallTracker::default());
                 }
                 Spot::Idle(idle) if !waits => {
                     waits = true;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Pick, Position, Ready};
-use crate::listeners::Listeners;
+use crate::call_tracker::CallTracker;
 use crate::orca::Reports;
 use crate::subchannel::Subchannel;
 
@@ -42,7 +42,7 @@ impl<S: Subchannel> StridePicker<S> {
         let mut from_place = after.iter().chain(before);
         match from_place.find(|endpoint| endpoint.ready.subchannel.is_ready()) {
             Some(Reporting { ready, reports }) => {
-                Pick::Send(ready, Listeners::default().with_reports(reports.as_ref()))
+                Pick::Send(ready, CallTracker::default().with_reports(reports.as_ref()))
             }
             None => Pick::lost(),
         }

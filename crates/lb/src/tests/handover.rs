@@ -344,7 +344,7 @@ fn rpcs_on_a_connection_that_goes_end_well() {
     let decision = snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut world.script);
     world.ready(2);
     let Decision::Send(to) = decision else { panic!("it is sent") };
-    to.listeners.end(Ending { code: Code::Ok, trailers: None });
+    to.tracker.end(Ending { code: Code::Ok, trailers: None });
     assert_eq!(world.host.counters[&("c".to_owned(), String::new())].in_flight(), 0, "L-86");
 }
 

@@ -6,7 +6,7 @@ use mainstay_xds::Code;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
 use crate::testbed::{World, config, eds, with_policy};
-use crate::{Ending, Listeners};
+use crate::{CallTracker, Ending};
 
 #[test]
 fn of_those_drawn_the_one_with_the_fewest_rpcs_is_taken() {
@@ -123,10 +123,10 @@ fn world(endpoints: &str, choices: u8) -> World {
 
 /// Begins an RPC with these draws, which must go to `port`.
 #[track_caller]
-fn begin<const N: usize>(world: &mut World, draws: [u64; N], port: u16) -> Listeners {
+fn begin<const N: usize>(world: &mut World, draws: [u64; N], port: u16) -> CallTracker {
     world.script.draws = draws.into();
     let snapshot = Arc::clone(&world.snapshot);
-    let (sent, listeners) = world.begin(&snapshot);
+    let (sent, tracker) = world.begin(&snapshot);
     assert_eq!(sent, port, "L-105");
-    listeners
+    tracker
 }

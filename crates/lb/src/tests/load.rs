@@ -11,7 +11,7 @@ use mainstay_xds::resource::endpoint::DropCategory;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 
 use crate::testbed::{World, config, dns, edit_cluster, edit_endpoints, eds, with_policy, with_sessions};
-use crate::{Decision, Ending, Listeners, Rpc};
+use crate::{CallTracker, Decision, Ending, Rpc};
 
 #[test]
 fn attempts_are_counted_per_locality_from_the_pick_to_the_end() {
@@ -143,15 +143,15 @@ fn a_connection_that_only_a_session_uses_counts_for_the_locality_of_its_endpoint
 }
 
 /// An RPC that is sent.
-fn send(world: &mut World, draw: u64) -> Listeners {
+fn send(world: &mut World, draw: u64) -> CallTracker {
     world.script.draws = [draw].into();
     decide(world)
 }
 
-fn decide(world: &mut World) -> Listeners {
+fn decide(world: &mut World) -> CallTracker {
     let (snapshot, headers) = (Arc::clone(&world.snapshot), http::HeaderMap::new());
     match snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut world.script) {
-        Decision::Send(to) => to.listeners,
+        Decision::Send(to) => to.tracker,
         other => panic!("an endpoint is ready: {other:?}"),
     }
 }

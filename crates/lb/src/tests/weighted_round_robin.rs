@@ -9,7 +9,7 @@ use mainstay_xds::deps::XdsConfig;
 use mainstay_xds::resource::lb_policy::{LbPolicy, Penalty, Weighing, WeightedRoundRobinConfig};
 
 use crate::testbed::{World, config, eds, with_policy};
-use crate::{Ending, Listeners, Observation};
+use crate::{CallTracker, Ending, Observation};
 
 #[test]
 fn before_any_report_all_have_the_same_share() {
@@ -306,8 +306,8 @@ fn report_for(world: &mut World, load: &[(u16, f64)], seconds: u64) {
 fn end(world: &mut World, trailers: impl Fn(u16) -> HeaderMap, n: usize) {
     for _ in 0..n {
         let snapshot = std::sync::Arc::clone(&world.snapshot);
-        let (port, listeners): (u16, Listeners) = world.begin(&snapshot);
-        listeners.end(Ending { code: Code::Ok, trailers: Some(&trailers(port)) });
+        let (port, tracker): (u16, CallTracker) = world.begin(&snapshot);
+        tracker.end(Ending { code: Code::Ok, trailers: Some(&trailers(port)) });
     }
 }
 

@@ -198,7 +198,7 @@ impl Channel {
             panic!("an RPC was not sent although every endpoint is connected");
         };
         let (endpoint, cookie) = (to.subchannel.0, to.set_cookie);
-        to.listeners.end(Ending { code: Code::Ok, trailers: Some(trailers) });
+        to.tracker.end(Ending { code: Code::Ok, trailers: Some(trailers) });
         if let Some(wake) = to.keep {
             self.with(|tree, cx| tree.wake(cx, wake));
         }

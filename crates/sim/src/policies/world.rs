@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::HeaderMap;
 use mainstay_lb::{
-    Chosen, Connectivity, Context, Decision, Ending, Failure, Listeners, LoadSink, Snapshot, Tree, Wake, XdsSecurity,
+    CallTracker, Chosen, Connectivity, Context, Decision, Ending, Failure, LoadSink, Snapshot, Tree, Wake, XdsSecurity,
 };
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::deps::{ClusterChildren, ConfigError, XdsConfig};
@@ -40,7 +40,7 @@ pub(super) struct World {
     naive: Naive,
     /// RPCs that were not sent yet, or may be sent again.
     waiting: Vec<(Chosen, Rpc)>,
-    running: Vec<(Listeners, Counted, Key)>,
+    running: Vec<(CallTracker, Counted, Key)>,
     /// Cookies that answers set.
     cookies: Vec<String>,
     /// Where reports of load go, and into which book of the reference.
@@ -429,7 +429,7 @@ impl World {
         Invariant::Traffic.holds(same, expected)?;
         let is_kept = rpc.route.is_some();
         if let (Decision::Send(to), Verdict::Send(sent)) = (decision, verdict) {
-            self.running.push((to.listeners, sent.counted, sent.addr.key));
+            self.running.push((to.tracker, sent.counted, sent.addr.key));
         }
         if is_kept && self.waiting.len() < 20 {
             self.waiting.push((chosen, rpc));
@@ -463,7 +463,7 @@ impl World {
     }
 
     fn end(&mut self, at: usize, end: End) -> Checked {
-        let (listeners, counted, _) = self.running.swap_remove(at);
+        let (tracker, counted, _) = self.running.swap_remove(at);
         let end = match end {
             End::Status(code, report) => {
                 let report = report.map(|report| report.encode_to_vec());
@@ -471,15 +471,15 @@ impl World {
                 let value = report.as_ref().and_then(|bytes| STANDARD_NO_PAD.encode(bytes).parse().ok());
                 value.into_iter().for_each(|value| drop(trailers.insert(ORCA_TRAILER, value)));
                 let broken = report.is_none() && self.one_in(3);
-                listeners.end(Ending { code, trailers: Some(&trailers).filter(|_| !broken) });
+                tracker.end(Ending { code, trailers: Some(&trailers).filter(|_| !broken) });
                 End::Status(code, report.and_then(|bytes| OrcaLoadReport::read(&bytes)))
             }
             End::Withdrawn => {
-                listeners.withdraw();
+                tracker.withdraw();
                 End::Withdrawn
             }
             End::Cancelled => {
-                drop(listeners);
+                drop(tracker);
                 End::Cancelled
             }
         };

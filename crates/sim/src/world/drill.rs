@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use mainstay_lb::{Chosen, Decision, Ending, Input, Listeners, Rpc};
+use mainstay_lb::{CallTracker, Chosen, Decision, Ending, Input, Rpc};
 use mainstay_xds::Code;
 use mainstay_xds::name::ResourceKey;
 use mainstay_xds::orca::ORCA_TRAILER;
@@ -32,7 +32,7 @@ enum Fate {
 struct Sent {
     cluster: String,
     address: SocketAddr,
-    listeners: Listeners,
+    tracker: CallTracker,
 }
 
 /// A cluster with endpoints of its own.
@@ -105,7 +105,7 @@ impl World {
             let is_right = if can_go { went == expected || matches!(fate, Fate::Dropped) } else { went.is_none() };
             let went = went.map(str::to_owned);
             if let Fate::Sent(sent) = fate {
-                sent.listeners.end(OK);
+                sent.tracker.end(OK);
             }
             Invariant::Traffic.holds(is_right, || {
                 format!("{path} with {header:?} went to {went:?}: expected {expected:?}, which can serve: {can_go}")
@@ -125,7 +125,7 @@ impl World {
         for _ in 0..DRAWS {
             if let Fate::Sent(sent) = self.call(choose, "/split/x", None)? {
                 *went.entry(sent.cluster).or_default() += 1;
-                sent.listeners.end(OK);
+                sent.tracker.end(OK);
             }
         }
         let whole: u32 = shares.iter().map(|(_, weight)| weight).sum();
@@ -157,7 +157,7 @@ impl World {
         for number in 0..WARM_UP {
             let key = format!("key{number}");
             if let Fate::Sent(sent) = self.call(choose, path, Some(("x-h", &key)))? {
-                sent.listeners.end(OK);
+                sent.tracker.end(OK);
             }
         }
         while sent < wanted && dropped < 4 * wanted {
@@ -181,7 +181,7 @@ impl World {
                             format!("{path}: RPCs with the same hash went to endpoints {before} and {place}")
                         })?;
                     }
-                    call.listeners.end(OK);
+                    call.tracker.end(OK);
                 }
             }
         }
@@ -237,7 +237,7 @@ impl World {
             for _ in 0..limit + 3 {
                 if let Fate::Sent(call) = self.call(choose, &leaf.path, None)? {
                     sent += 1;
-                    self.rpcs.push_back((call.address, Arc::new(call.listeners)));
+                    self.rpcs.push_back((call.address, Arc::new(call.tracker)));
                 }
             }
             Invariant::Breaker.holds(sent == limit, || {
@@ -301,7 +301,7 @@ impl World {
                 if let Some(place) = place(call.address) {
                     got[place] += 1;
                 }
-                call.listeners.end(report(call.address));
+                call.tracker.end(report(call.address));
             }
         }
         let whole: f64 = loads.iter().map(|load| 1.0 / load).sum();
@@ -327,7 +327,7 @@ impl World {
             match self.call(choose, &leaf.path, None)? {
                 Fate::Sent(call) => {
                     hit.insert(call.address);
-                    call.listeners.end(ending(call.address));
+                    call.tracker.end(ending(call.address));
                 }
                 Fate::Dropped => {}
                 Fate::Failed(why) => {
@@ -423,7 +423,7 @@ impl World {
                     self.loads.picked(&to.origin.cluster);
                     let (cluster, address) = (to.cluster.to_string(), to.subchannel.address);
                     let wake = to.wake;
-                    let sent = Sent { cluster, address, listeners: to.listeners };
+                    let sent = Sent { cluster, address, tracker: to.tracker };
                     if let Some(wake) = wake {
                         self.input(choose, Input::Wake(wake));
                     }

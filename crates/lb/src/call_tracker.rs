@@ -1,4 +1,4 @@
-//! Who wants to hear how an RPC ends.
+//! The tracker of a call: who hears how an RPC ends.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::orca::Reports;
 /// Everyone on the way of an RPC through the tree who wants to hear how it ends. Dropped without a word, they take the
 /// RPC for cancelled.
 #[derive(Debug, Default)]
-pub struct Listeners {
+pub struct CallTracker {
     in_flight: Option<InFlight>,
     counted: Counted,
     request: Option<InFlight>,
@@ -31,7 +31,7 @@ pub struct Ending<'a> {
     pub trailers: Option<&'a HeaderMap>,
 }
 
-impl Listeners {
+impl CallTracker {
     /// Tells everyone.
     pub fn end(self, ending: Ending<'_>) {
         drop((self.in_flight, self.request)); // Whatever the status (L-86, L-105).
