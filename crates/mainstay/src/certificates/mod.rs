@@ -46,7 +46,7 @@ mod tests;
 ///     }
 ///
 ///     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-///         Box::pin(std::future::pending())
+///         Box::pin(std::future::pending::<()>())
 ///     }
 /// }
 ///
