@@ -1,8 +1,8 @@
-//! Certificates and where they come from (A29, A87).
+//! Certificates and where they come from (gRFC A29, A87).
 //!
-//! What a connection presents and whom it trusts comes from a certificate provider: of the bootstrap, where
-//! `file_watcher` reads files and notices when they change, or of the application, which implements
-//! [`CertificateProvider`].
+//! What a connection presents and whom it trusts comes from a certificate provider. It is either one of the bootstrap,
+//! where `file_watcher` reads files and notices when they change, or one of the application, which implements
+//! [`CertificateProvider`]. [`Credentials::xds`](crate::Credentials::xds) use them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,6 +29,36 @@ mod tests;
 /// Provides certificates that may change while connections are made with them.
 ///
 /// A channel asks for each new connection; running ones stay as they are. One provider may serve many channels.
+///
+/// ```no_run
+/// use std::pin::Pin;
+/// use std::sync::Arc;
+///
+/// use mainstay::certificates::{CertificateError, CertificateProvider, Certificates, Trust};
+/// use mainstay::{Channel, Credentials};
+///
+/// /// Roots that never change.
+/// struct Fixed(Certificates);
+///
+/// impl CertificateProvider for Fixed {
+///     fn certificates(&self) -> Result<Certificates, CertificateError> {
+///         Ok(self.0.clone())
+///     }
+///
+///     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+///         Box::pin(std::future::pending::<()>())
+///     }
+/// }
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let roots = Trust::from_pem(&std::fs::read("ca.pem")?)?;
+/// let channel = Channel::builder("xds:///greeter")
+///     .credentials(Credentials::xds(Credentials::insecure()))
+///     .certificate_provider("default", Arc::new(Fixed(Certificates::new(None, Some(roots)))))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait CertificateProvider: Send + Sync + 'static {
     /// Returns the certificates as they are now, or why there are none yet. Must not block.
     fn certificates(&self) -> Result<Certificates, CertificateError>;
@@ -57,7 +87,7 @@ pub struct Identity(Arc<CertifiedKey>);
 pub enum Trust {
     /// Root certificates.
     Roots(Arc<RootCertStore>),
-    /// Root certificates by SPIFFE trust domain (A87).
+    /// Root certificates by SPIFFE trust domain (gRFC A87).
     Spiffe(Arc<SpiffeBundleMap>),
 }
 

@@ -288,17 +288,20 @@ impl ChannelBuilder {
         self
     }
 
-    /// Sets whether clusters are refused that ask for TLS in their `transport_socket` (gRFC A29); off by default.
+    /// Sets whether clusters that ask for TLS in their `transport_socket` are refused when the credentials of the channel do not
+    /// follow the control plane (gRFC A29); off by default.
     ///
-    /// No [`Credentials`] follow such a request yet. While this is off, such a cluster is connected to as the credentials of
-    /// the channel say, with a warning and [`Event::SecurityIgnored`](crate::event::Event::SecurityIgnored).
+    /// [`Credentials::xds`] follow it, so this changes nothing for them. With others, and while this is off, such a cluster is
+    /// connected to as the credentials say, with a warning and
+    /// [`Event::SecurityIgnored`](crate::event::Event::SecurityIgnored).
     pub fn require_xds_security(mut self, require: bool) -> Self {
         self.require_xds_security = require;
         self
     }
 
-    /// Has the application provide the certificates of a certificate provider instance, by the name that the resources of the
-    /// control plane use. It takes the place of an instance of that name in the bootstrap. Of use with [`Credentials::xds`].
+    /// Adds a certificate provider of the application under the instance name that the resources of the control plane use.
+    ///
+    /// It takes the place of an instance of that name in the bootstrap. [`Credentials::xds`] use it.
     pub fn certificate_provider(mut self, instance: impl Into<String>, provider: Arc<dyn CertificateProvider>) -> Self {
         self.certificate_providers.insert(instance.into(), provider);
         self

@@ -52,13 +52,13 @@ struct OwnTls {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
-    /// There are no certificates to make them of.
+    /// The certificates cannot be used.
     #[error("{0}")]
     Certificates(#[from] CertificateError),
     /// The parts do not fit together.
     #[error("TLS configuration: {0}")]
     Tls(#[from] rustls::Error),
-    /// The host cannot be asked for by name.
+    /// The name is not one that a TLS server can have.
     #[error("{0:?} is not a name that a TLS server can have")]
     ServerName(String),
 }
@@ -119,9 +119,11 @@ impl Credentials {
         Ok(self)
     }
 
-    /// Returns credentials that follow the control plane (A29). Where a cluster has a TLS context, connections to its
-    /// endpoints are secured as that says, with the certificate providers of the bootstrap. The fallback is for clusters
-    /// without one, and for those only: whatever goes wrong fails the connection.
+    /// Returns credentials that follow the control plane (gRFC A29).
+    ///
+    /// Where a cluster has a TLS context, connections to its endpoints are secured as the context says, with the certificate
+    /// providers of the bootstrap or of [`ChannelBuilder::certificate_provider`](crate::ChannelBuilder::certificate_provider).
+    /// The fallback is for clusters without one, and for those only: whatever goes wrong fails the connection.
     pub fn xds(fallback: Self) -> Self {
         Self { xds: true, ..fallback }
     }

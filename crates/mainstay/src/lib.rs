@@ -42,21 +42,21 @@
 //!
 //! # When things fail
 //!
-//! | what happens | what RPCs notice | what you can see |
+//! | what happens | what RPCs notice | where you see it |
 //! |---|---|---|
 //! | an xDS server goes down | nothing: what the channel has been told stays in use | [`Event::StreamEnded`], [`Event::Unreachable`] |
 //! | it is down, and something is needed that the channel does not have | nothing: the next server of the list is asked, and its configuration is put in force as a whole | [`Event::FellBack`], later [`Event::Recovered`] |
 //! | it accepts connections and says nothing | nothing: without a sign of life for 10 s it counts as unreachable | [`Event::Unreachable`] |
-//! | no xDS server can be reached when the program starts | they fail with UNAVAILABLE, or wait if they are told to | [`Event::Unreachable`] |
+//! | no xDS server can be reached when the program starts | RPCs fail with UNAVAILABLE, or wait if they are told to | [`Event::Unreachable`] |
 //! | the control plane sends a resource with faults | nothing: the last good one stays in use | [`Event::Nacked`], [`ResourceStatus::error`] |
 //! | it deletes a resource that is in use | nothing, unless the bootstrap says `fail_on_data_errors` | [`ResourceStatus::error`] |
 //! | it sends half of an update and dies | nothing: the configuration in force stays until the next one is complete | [`ConfigView::resources`] |
-//! | an endpoint goes down | those that it never saw are sent elsewhere; those under way fail, or are tried again if their route has a retry policy | [`admin::channelz`] |
-//! | an endpoint falls silent | calls run out of time; then it is pinged, and left after 5 s ([`ChannelBuilder::silence_timeout`]) | [`admin::channelz`] |
-//! | all endpoints of a priority go down | they go to the next priority | [`Peer`] of each response |
-//! | all endpoints of a cluster go down | they fail with UNAVAILABLE, or wait if they are told to | [`Channel::state`] |
+//! | an endpoint goes down | RPCs that it never saw are sent elsewhere; those under way fail, or are tried again if their route has a retry policy | [`admin::channelz`] |
+//! | an endpoint falls silent | RPCs run out of time; then it is pinged, and left after 5 s ([`ChannelBuilder::silence_timeout`]) | [`admin::channelz`] |
+//! | all endpoints of a priority go down | RPCs go to the next priority | the [`Peer`] of each response |
+//! | all endpoints of a cluster go down | RPCs fail with UNAVAILABLE, or wait if they are told to | [`Channel::state`] |
 //! | a resolver, codec or stream of yours panics | that call or lookup fails, and nothing else | the status, the logs |
-//! | the tokio runtime of the channel ends | the next RPC goes on on its own runtime, after a new start | the logs |
+//! | the tokio runtime of the channel ends | the channel starts again on the runtime of the next RPC | the logs |
 //!
 //! [`Event::StreamEnded`]: event::Event::StreamEnded
 //! [`Event::Unreachable`]: event::Event::Unreachable
@@ -104,14 +104,15 @@
 //! # async fn example() -> Result<(), mainstay::BuildError> {
 //! let channel = mainstay::Channel::builder("xds:///greeter")
 //!     .credentials(mainstay::Credentials::tls()?) // trusts the roots of the system
-//!     .require_xds_security(true) // no cluster that asks for other TLS is connected to
+//!     .require_xds_security(true) // refuses clusters that ask for other TLS
 //!     .build()?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`Credentials::tls_with`] takes any rustls configuration. Connections to xDS servers are secured by the bootstrap:
-//! [`bootstrap::TlsConfig`].
+//! [`Credentials::xds`] follow the control plane, cluster by cluster, with the certificate providers of the bootstrap or
+//! of the application ([`certificates`]). [`Credentials::tls_with`] takes any rustls configuration. Connections to xDS
+//! servers are secured by the bootstrap: [`bootstrap::TlsConfig`].
 //!
 //! ## Wait for an endpoint, and for how long
 //!
@@ -219,7 +220,7 @@
 //! - `http`: requests, responses and the error of an authority
 //! - `http_body`: [`ResponseBody`] is a `Body`
 //! - `opentelemetry`: providers for telemetry, with the feature `opentelemetry`
-//! - `rustls`: client configurations and errors of [`Credentials`]
+//! - `rustls`: configurations, roots and errors of [`Credentials`] and [`certificates`]; re-exported, so that its release fits
 //! - `tonic`: bodies of requests, and `Status` as the error of RPCs
 //! - `tower_service`: a [`Channel`] is a `Service`
 //!

@@ -22,7 +22,7 @@ pub struct Cluster {
     pub outlier_detection: bool,
     /// Whether the cluster asks for TLS to its endpoints (gRFC A29).
     pub tls: bool,
-    /// The endpoints. `None` for an aggregate, and if they cannot be had: the note says why.
+    /// The endpoints. `None` for an aggregate, and if they are not available: the note says why.
     pub endpoints: Option<Endpoints>,
     /// What is added to the errors of RPCs for this cluster.
     pub note: String,

@@ -23,7 +23,7 @@ pub struct ConfigError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigErrorKind {
-    /// The Listener or the RouteConfiguration cannot be had.
+    /// The Listener or the RouteConfiguration is not available.
     Resource(Box<ResourceError>),
     /// The Listener is one for servers.
     NotApiListener,
@@ -44,7 +44,7 @@ pub struct ClusterError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClusterErrorKind {
-    /// The Cluster cannot be had.
+    /// The Cluster is not available.
     Resource(Box<ResourceError>),
     /// Aggregate clusters are nested too deep (gRFC A37).
     TooDeep,
@@ -52,7 +52,9 @@ pub enum ClusterErrorKind {
     NoLeaves(Vec<ResourceError>),
 }
 
-/// What is wrong with a resource, and since when. The text names the resource, the server and the cause.
+/// What is wrong with a resource, and since when.
+///
+/// The text names the resource, the server and the cause.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResourceError {

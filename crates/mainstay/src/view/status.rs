@@ -14,11 +14,11 @@ use crate::names::ResourceName;
 pub struct ResourceStatus {
     /// The type and the name of the resource.
     pub resource: ResourceName,
-    /// Where the resource stands.
+    /// The state of the resource.
     pub state: ResourceState,
     /// The value in use, if there is one. It may be in use beside an error.
     pub value: Option<ResourceValue>,
-    /// What is wrong, if the last word of the server was an error.
+    /// What is wrong with the resource, if the last answer was an error.
     pub error: Option<ResourceError>,
 }
 
@@ -30,9 +30,9 @@ pub struct ResourceValue {
     pub server: String,
     /// The version of the response that it came with.
     pub version: String,
-    /// When it came.
+    /// When it was received.
     pub received_at: Instant,
-    /// The encoded protobuf message, as it came.
+    /// The encoded protobuf message, as it was received.
     pub encoded: Bytes,
 }
 
@@ -40,7 +40,7 @@ pub struct ResourceValue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ResourceState {
-    /// The channel has asked for it, and nothing came yet.
+    /// The channel has asked for it and has received nothing yet.
     Requested,
     /// It was not sent in time, or the server deleted it.
     DoesNotExist,
