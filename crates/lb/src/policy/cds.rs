@@ -93,7 +93,7 @@ impl Cds {
             }
             CdsConfig::Leaf(_) | CdsConfig::Aggregate(_) => {
                 self.child.shut_down(cx);
-                self.child = Switch::new(cx, &config);
+                self.child = GracefulSwitch::new(cx, &config);
             }
         }
         self.config = config;
