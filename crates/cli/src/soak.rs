@@ -56,7 +56,8 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
 
-    /// Known outages instead of random ones. --duration then says how long servers stay away
+    /// Known outages instead of random ones. --duration then says how long servers stay away; an update is withheld for
+    /// 10 s at most
     ///
     /// The last server dies in the middle of an update; two servers die during a switch back; endpoints roll while an
     /// update is withheld; a primary returns with nothing; a primary is frozen, or everything sent to it gets lost, in

@@ -50,6 +50,8 @@ pub(crate) struct World {
 #[derive(Debug, Default)]
 pub(crate) struct FakeHost {
     pub(crate) live: BTreeMap<u16, (SubchannelId, Handle)>,
+    /// The ports of all, also of several to one port.
+    ports: BTreeMap<SubchannelId, u16>,
     /// What was asked for: `create 1`, `connect 1`, `release 1`, `reresolve`.
     log: Vec<String>,
     pub(crate) counters: BTreeMap<(String, String), Arc<Counter>>,
@@ -277,6 +279,7 @@ impl Host for FakeHost {
         self.log.push(format!("create {port}"));
         let handle = Handle { port, ready: Arc::default() };
         self.live.insert(port, (id, handle.clone()));
+        self.ports.insert(id, port);
         handle
     }
 
@@ -288,7 +291,10 @@ impl Host for FakeHost {
     fn release(&mut self, id: SubchannelId) {
         let port = self.port(id);
         self.log.push(format!("release {port}"));
-        self.live.remove(&port);
+        self.ports.remove(&id);
+        if self.live.get(&port).is_some_and(|(live, _)| *live == id) {
+            self.live.remove(&port);
+        }
     }
 
     fn watch_load(&mut self, id: SubchannelId, period: Duration, sink: LoadSink) {
@@ -312,8 +318,7 @@ impl Host for FakeHost {
 
 impl FakeHost {
     fn port(&self, id: SubchannelId) -> u16 {
-        let found = self.live.iter().find(|(_, (live, _))| *live == id);
-        *found.unwrap_or_else(|| panic!("{id:?} was never made, or released before")).0
+        *self.ports.get(&id).unwrap_or_else(|| panic!("{id:?} was never made, or released before"))
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use futures_channel::mpsc::{UnboundedSender, unbounded};
-use mainstay_lb::{ChannelCore, Snapshot};
+use mainstay_lb::ChannelCore;
 use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;

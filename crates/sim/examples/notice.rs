@@ -1,13 +1,13 @@
 //! Looks for anything that does not hold, and says what and where: `notice SEEDS STATES [WITHOUT...]`.
 //!
-//! Stories and what once went wrong come first, then the worlds of so many seeds, without some, then so many states of
-//! each small world. It ends at the first violation. `mainstay-mutants` runs it with one deliberate error after the other
-//! in the cores.
+//! Lives of the tree of policies come first, then stories and what once went wrong, then the worlds of so many seeds,
+//! without some, then so many states of each small world. It ends at the first violation. `mainstay-mutants` runs it
+//! with one deliberate error after the other in the cores.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use mainstay_sim::{Failure, STORIES, Search, regressions, replay_line, small, swarm};
+use mainstay_sim::{Failure, STORIES, Search, policies, regressions, replay_line, small, swarm};
 
 fn main() -> ExitCode {
     let mut numbers = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));
@@ -25,6 +25,12 @@ fn main() -> ExitCode {
 
 /// Writes a line for each thing that was looked at, so that one can see that it goes on.
 fn look(seeds: impl Iterator<Item = u64>, states: usize) -> Result<(), String> {
+    for seed in 0..policies::SEEDS {
+        policies::run(seed).map_err(|failure| format!("{} in {}", what(&failure), failure.scenario))?;
+        if seed % 100 == 0 {
+            println!("policies {seed}");
+        }
+    }
     for (name, tell) in STORIES {
         tell().map_err(|violation| format!("{:?} in the story {name:?}", violation.invariant))?;
         println!("story {name}");

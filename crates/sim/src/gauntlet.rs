@@ -7,17 +7,19 @@ use crate::choose::Choices;
 use crate::explore::Search;
 use crate::named::replay_line;
 use crate::run::Failure;
-use crate::small;
 use crate::story::STORIES;
-use crate::swarm;
 use crate::world::Stats;
+use crate::{policies, small, swarm};
 
-/// Tells every story, replays what once went wrong, runs the worlds of these seeds, and visits at most so many states of
-/// each small world.
+/// Holds the tree of policies against its reference, tells every story, replays what once went wrong, runs the worlds of
+/// these seeds, and visits at most so many states of each small world.
 ///
 /// # Errors
 /// The first failure; it is not made short.
 pub fn gauntlet(seeds: Range<u64>, states: usize) -> Result<Stats, Box<Failure>> {
+    for seed in 0..policies::SEEDS {
+        policies::run(seed)?;
+    }
     for (name, tell) in STORIES {
         tell().map_err(|violation| {
             let (choices, transcript) = (Choices::default(), Vec::new());

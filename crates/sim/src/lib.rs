@@ -15,6 +15,7 @@ mod invariant;
 mod named;
 mod oracle;
 mod plane;
+pub mod policies;
 mod rehearse;
 mod resources;
 mod run;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::run::replay;
 use crate::scenario::Scenario;
 use crate::world::Stats;
-use crate::{small, swarm};
+use crate::{policies, small, swarm};
 
 /// The scenario of a name: that of a small world, or `swarm-` and a seed.
 pub fn scenario(name: &str) -> Option<Scenario> {
@@ -21,6 +21,9 @@ pub fn scenario(name: &str) -> Option<Scenario> {
 /// If the line cannot be read, or if something does not hold.
 pub fn replay_line(line: &str) -> Result<(Stats, Vec<String>), Box<dyn std::error::Error>> {
     let (name, choices) = line.split_once(':').ok_or("expected NAME: CHOICES")?;
+    if let Some(seed) = name.trim().strip_prefix(policies::NAME) {
+        return Ok(policies::run(seed.parse()?).map(|transcript| (Stats::default(), transcript))?);
+    }
     let scenario = scenario(name.trim()).ok_or_else(|| format!("{:?} is not the name of a world", name.trim()))?;
     Ok(replay(&Arc::new(scenario), &choices.parse()?)?)
 }

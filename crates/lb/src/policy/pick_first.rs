@@ -114,7 +114,7 @@ impl PickFirst {
         }
         let selected = self.ready();
         self.stop_timer(cx);
-        let key = |address: &Address| (address.socket(), address.hostname().cloned());
+        let key = |address: &Address| (address.socket(), address.proxy(), address.hostname().cloned());
         let mut known: BTreeMap<_, SubchannelId> = BTreeMap::new();
         known.extend(self.candidates.iter().filter_map(|c| Some((key(&c.address), c.subchannel?))));
         let candidate = |address: &Address| {

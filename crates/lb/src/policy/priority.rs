@@ -85,6 +85,7 @@ impl<P: Policy> Priority<P> {
                 let leaves = served == Some(number) && !child.keeps(cx.pool, &config);
                 let before = std::mem::replace(&mut child.config, config);
                 if leaves {
+                    child.stop_timers(cx, Owner { slot: number, ..self.owner });
                     let live = child.live.take();
                     from = Some(Predecessor::Unlisted(Box::new(Child { config: before, ignore_reresolution, live })));
                 } else {
@@ -94,10 +95,12 @@ impl<P: Policy> Priority<P> {
             self.children.insert(number, child);
         }
         for (number, mut gone) in old {
+            let owner = Owner { slot: number, ..self.owner };
             if served == Some(number) {
+                gone.stop_timers(cx, owner);
                 from = Some(Predecessor::Unlisted(gone));
             } else {
-                gone.shut_down(cx, Owner { slot: number, ..self.owner });
+                gone.shut_down(cx, owner);
             }
         }
         self.hand_over(cx, from);
@@ -311,12 +314,19 @@ impl<P: Policy> Child<P> {
         self.live.as_ref().map(|live| live.state)
     }
 
-    fn shut_down(&mut self, cx: &mut Cx<'_>, owner: Owner) {
-        if let Some(mut live) = self.live.take() {
+    /// For one that leaves the list: another child may have its number from now on.
+    fn stop_timers(&mut self, cx: &mut Cx<'_>, owner: Owner) {
+        if let Some(live) = &mut self.live {
             live.stop_failover(cx, owner);
-            if let Some(at) = live.deactivation {
+            if let Some(at) = live.deactivation.take() {
                 cx.timers.stop(at, owner, TimerKind::Deactivation);
             }
+        }
+    }
+
+    fn shut_down(&mut self, cx: &mut Cx<'_>, owner: Owner) {
+        self.stop_timers(cx, owner);
+        if let Some(mut live) = self.live.take() {
             live.policy.shut_down(cx);
         }
     }

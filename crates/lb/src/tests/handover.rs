@@ -348,6 +348,28 @@ fn rpcs_on_a_connection_that_goes_end_well() {
     assert_eq!(world.host.counters[&("c".to_owned(), String::new())].in_flight(), 0, "L-86");
 }
 
+/// L-68: the timer of a child that is let go must not end the child that has its number now.
+#[test]
+fn what_is_left_of_a_child_that_was_replaced_does_not_end_the_one_in_its_place() {
+    let ring = ring_hash();
+    let mut world = World::new();
+    world.update(with(&ring, "z=9|a=1"));
+    world.rpc();
+    world.fail(9);
+    world.rpc();
+    world.ready(1);
+    assert_eq!(world.rpc(), "send 1");
+    // The new first priority is idle for a moment, so that the second one is deactivated; then it is replaced.
+    world.update(with(&ring, "b=2|a=1"));
+    world.update(with(&ring, "b=2|a=3"));
+    assert_eq!(world.rpc(), "send 1");
+    world.fail(2);
+    world.ready(3);
+    assert_eq!(world.rpc(), "send 3");
+    world.advance(Duration::from_secs(16 * 60));
+    assert_eq!(world.rpc(), "send 3", "it has been in use all the time");
+}
+
 /// Every policy that holds endpoints.
 fn policies() -> Vec<LbPolicy> {
     let of_some = |child| LbPolicy::RandomSubsetting { size: 2, child: Box::new(child) };

@@ -1,10 +1,12 @@
 //! pick_first as the policy of a cluster, and Happy Eyeballs.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use mainstay_xds::resource::lb_policy::LbPolicy;
+use mainstay_xds::resource::tls::HttpConnect;
 
-use crate::testbed::{World, config, dns, with_policy};
+use crate::testbed::{World, config, dns, edit_cluster, eds, with_policy};
 
 #[test]
 fn the_second_address_is_tried_beside_a_slow_first_one() {
@@ -186,4 +188,30 @@ fn pick_first(endpoints: &str) -> World {
     let mut world = World::new();
     world.update(config([with_policy(dns("c", endpoints), LbPolicy::PickFirst { shuffle: false })]));
     world
+}
+
+/// A86: where a connection goes through is part of what it is.
+#[test]
+fn another_proxy_is_another_connection_and_the_one_before_serves_until_that_is_ready() {
+    let through = |port: u16| {
+        let proxy = SocketAddr::from(([127, 0, 0, 1], port));
+        config([edit_cluster(eds("c", "a=1,2"), |cluster| {
+            cluster.http_connect = Some(HttpConnect { default: Some(proxy) });
+        })])
+    };
+    let mut world = World::new();
+    world.update(through(8080));
+    world.ready(1);
+    world.ready(2);
+    world.log();
+    world.update(through(8081));
+    assert_eq!(world.log(), "create 1, create 2, connect 1, connect 2", "A86");
+    assert_eq!(world.outcome(), "send", "what served goes on meanwhile");
+    world.ready(1);
+    assert_eq!(world.log(), "release 1, release 2");
+    assert_eq!(world.rpc(), "send 1");
+    world.ready(2);
+    assert_eq!(world.ports(4).iter().filter(|port| **port == 2).count(), 2);
+    world.call(|tree, cx| tree.shut_down(cx));
+    assert!(world.host.live.is_empty(), "nothing is left");
 }
