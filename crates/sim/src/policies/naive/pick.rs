@@ -13,6 +13,7 @@ use mainstay_xds::resource::lb_policy::Weighing;
 use mainstay_xds::resource::route::RetryPolicy;
 use xxhash_rust::xxh64::xxh64;
 
+use super::draw::once;
 use super::routes::{self, Session};
 use super::{Addr, Books, Key, Who};
 
@@ -192,17 +193,6 @@ pub(super) enum Picked {
     Wait(Reason),
     Fail(Reason),
     Drop(Reason),
-}
-
-/// What was drawn for the question at this place stands, if it is the same question.
-pub(super) fn once(draws: &mut Vec<(u64, u64)>, at: usize, bound: u64, chance: &mut dyn Choose) -> u64 {
-    if draws.len() <= at {
-        draws.resize(at + 1, (0, 0));
-    }
-    if draws[at].0 != bound {
-        draws[at] = (bound, chance.choose(bound));
-    }
-    draws[at].1
 }
 
 impl Reason {

@@ -1,9 +1,23 @@
 //! The endpoints of a policy (L-102, L-104).
 
+use mainstay_xds::Time;
+
 use super::machine::Machine;
 use super::pick::Text;
-use super::spread::Load;
 use super::{Connections, Deadline, Env, Set, Site, State, What, Who};
+
+/// What weighted_round_robin knows of an endpoint.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Load {
+    /// The book that its reports go into.
+    pub(super) book: Option<u64>,
+    pub(super) seen: u32,
+    pub(super) latest: Option<(Time, f64)>,
+    pub(super) since: Option<Time>,
+    pub(super) connection: Option<u64>,
+    pub(super) watched: bool,
+    pub(super) weight: Option<f64>,
+}
 
 /// Endpoints, each with a pick_first of its own.
 #[derive(Clone, Debug)]

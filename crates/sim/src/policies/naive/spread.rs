@@ -56,19 +56,6 @@ pub(super) struct Target {
     failing: bool,
 }
 
-/// What weighted_round_robin knows of an endpoint.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Load {
-    /// The book that its reports go into.
-    pub(super) book: Option<u64>,
-    seen: u32,
-    latest: Option<(Time, f64)>,
-    since: Option<Time>,
-    connection: Option<u64>,
-    watched: bool,
-    weight: Option<f64>,
-}
-
 impl OfKind for Spread {
     fn fits(&self, part: &Part) -> bool {
         match self {
