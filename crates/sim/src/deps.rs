@@ -27,10 +27,12 @@ mod clusters;
 mod draw;
 mod lookups;
 mod reference;
+mod state;
 mod told;
 
 use draw::Draw;
-use reference::{AUTHORITY, Expected, LISTENER, NODE, Plan, Reference};
+use reference::{Expected, Plan};
+use state::{AUTHORITY, LISTENER, NODE, Reference};
 use told::{State, Told};
 
 /// What a history has seen.
@@ -61,9 +63,9 @@ pub fn run(seed: u64) -> Result<History, Violation> {
     })
 }
 
-/// Histories after which the manager and the reference are at odds, though both keep what is promised: an aggregate that
-/// was put in force for want of anything better, and whose leaf still has trouble, is complete to the manager as long as
-/// nothing touches it; to the reference it waits.
+/// Histories after which the manager and the reference are at odds. In the first of them both keep what is promised: an
+/// aggregate that was put in force for want of anything better, and whose leaf still has trouble, is complete to the
+/// manager as long as nothing touches it; to the reference it waits. The others look alike and are not explained yet.
 pub const AT_ODDS: [u64; 8] = [20, 124, 231, 293, 446, 505, 997, 1058];
 
 /// A manager and what is around it.

@@ -14,7 +14,7 @@ use mainstay_xds::resource::endpoint::{EndpointCollection, EndpointSource};
 use mainstay_xds::resource::{Cluster, Endpoints, Resource, ResourceType};
 
 use super::lookups::{Lookup, endpoints as dns_endpoints, literal};
-use super::reference::{NODE, Reference, Source};
+use super::state::{NODE, Reference, Source};
 use super::told::State;
 
 /// All clusters that anybody needs.

@@ -20,7 +20,7 @@ use mainstay_xds::resource::matcher::PathMatcher;
 use mainstay_xds::resource::route::{ClusterTarget, DomainPattern, ForwardAction, Route, RouteAction, VirtualHost};
 use mainstay_xds::resource::{Cluster, EndpointCollection, Endpoints, Listener, Resource, ResourceType, RouteConfig};
 
-use super::reference::AUTHORITY;
+use super::state::AUTHORITY;
 use crate::choose::Seeded;
 
 /// Draws from a seed.

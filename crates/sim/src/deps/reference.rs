@@ -12,67 +12,14 @@ use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::deps::{ClusterResult, ConfigError, DepsSettings, DnsName, XdsConfig};
 use mainstay_xds::name::{AuthorityKey, ResourceKey};
 use mainstay_xds::resource::cluster::ClusterKind;
-use mainstay_xds::resource::listener::{HttpConnectionManager, RouteSource};
+use mainstay_xds::resource::listener::RouteSource;
 use mainstay_xds::resource::route::{DomainPattern, VirtualHost};
-use mainstay_xds::resource::{Cluster, Endpoints, Listener, Resource, ResourceType, RouteConfig};
+use mainstay_xds::resource::{Cluster, Endpoints, Listener, Resource, ResourceType};
 
 use super::clusters::Clusters;
 use super::lookups::{Lookup, literal};
+use super::state::{AUTHORITY, IN_FORCE, LISTENER, NEWEST, Reference, Source, Unit};
 use super::told::{State, Told};
-
-/// An authority and the server behind one of its resources.
-pub(super) type Source = (AuthorityKey, Arc<ServerConfig>);
-
-/// What was told, and what follows.
-#[derive(Clone, Debug)]
-pub(super) struct Reference {
-    pub(super) settings: DepsSettings,
-    /// Of every resource that is watched.
-    pub(super) told: BTreeMap<ResourceKey, Told>,
-    pub(super) lookups: BTreeMap<DnsName, Lookup>,
-    pub(super) subscriptions: BTreeMap<Arc<str>, usize>,
-    /// Name of the RouteConfiguration of the newest Listener.
-    route: Option<Arc<str>>,
-    /// The newest Listener and routes that fit together.
-    unit: Option<Unit>,
-    /// Notes that all clusters share.
-    pub(super) notes: Vec<String>,
-    /// Clusters of the newest routes, and of those in force.
-    pub(super) newest: BTreeSet<Arc<str>>,
-    pub(super) routed: BTreeSet<Arc<str>>,
-    in_force: Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
-    /// The last configuration, also if an error has taken its place, and the pair that it is made of.
-    last: Option<Arc<XdsConfig>>,
-    last_unit: Option<Unit>,
-    /// Servers behind what is newest, and behind what is in force.
-    mixtures: [BTreeMap<AuthorityKey, Mixture>; 2],
-    /// Servers behind the clusters in force, as long as they wait for something newer.
-    pub(super) held_sources: BTreeMap<Arc<str>, BTreeSet<Source>>,
-    /// Aggregates that hold on to their old leaves since before.
-    pub(super) holding: BTreeSet<Arc<str>>,
-    /// Until when something is held back because it is a mixture.
-    pub(super) held_until: Option<Time>,
-    closed: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Unit {
-    listener: HttpConnectionManager,
-    routes: Arc<RouteConfig>,
-    host: Arc<VirtualHost>,
-    route: Option<Arc<str>>,
-    sources: Vec<Source>,
-}
-
-/// The servers of one authority.
-#[derive(Clone, Debug, Default)]
-struct Mixture {
-    servers: BTreeSet<Arc<ServerConfig>>,
-    active: Option<Arc<ServerConfig>>,
-    /// When the switch began that they are a mixture by.
-    begun: Option<Time>,
-    was_mixed: bool,
-}
 
 /// What must come of it.
 #[derive(Debug, Default)]
@@ -105,14 +52,6 @@ enum Verdict {
     Hold(Time),
     Mixed,
 }
-
-pub(super) const NEWEST: usize = 0;
-pub(super) const IN_FORCE: usize = 1;
-
-/// Of the channel.
-pub(super) const LISTENER: &str = "l";
-pub(super) const AUTHORITY: &str = "svc";
-pub(super) const NODE: &str = "node-1";
 
 impl Reference {
     pub(super) fn new(settings: DepsSettings) -> Self {

@@ -13,7 +13,7 @@ use mainstay_xds::resource::lb_policy::Weighing;
 use mainstay_xds::resource::route::RetryPolicy;
 use xxhash_rust::xxh64::xxh64;
 
-use super::draws::once;
+use super::draw::once;
 use super::routes::{self, Session};
 use super::{Addr, Books, Key, Who};
 

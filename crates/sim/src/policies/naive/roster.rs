@@ -6,6 +6,19 @@ use super::machine::Machine;
 use super::pick::Text;
 use super::{Connections, Deadline, Env, Set, Site, State, What, Who};
 
+/// What weighted_round_robin knows of an endpoint.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Load {
+    /// The book that its reports go into.
+    pub(super) book: Option<u64>,
+    pub(super) seen: u32,
+    pub(super) latest: Option<(Time, f64)>,
+    pub(super) since: Option<Time>,
+    pub(super) connection: Option<u64>,
+    pub(super) watched: bool,
+    pub(super) weight: Option<f64>,
+}
+
 /// Endpoints, each with a pick_first of its own.
 #[derive(Clone, Debug)]
 pub(super) struct Roster {
@@ -122,17 +135,4 @@ impl Roster {
     pub(super) fn deadlines(&self, into: &mut Vec<Deadline>) {
         self.members.iter().for_each(|member| member.machine.deadlines(into));
     }
-}
-
-/// What weighted_round_robin knows of an endpoint.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Load {
-    /// The book that its reports go into.
-    pub(super) book: Option<u64>,
-    pub(super) seen: u32,
-    pub(super) latest: Option<(Time, f64)>,
-    pub(super) since: Option<Time>,
-    pub(super) connection: Option<u64>,
-    pub(super) watched: bool,
-    pub(super) weight: Option<f64>,
 }

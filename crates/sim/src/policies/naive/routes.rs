@@ -18,7 +18,7 @@ use mainstay_xds::resource::route::{
 use mainstay_xds::{Choose, Code};
 use xxhash_rust::xxh64::xxh64;
 
-use super::draws::once;
+use super::draw::once;
 
 /// The routes that RPCs go by.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! One draw for each question of an RPC.
+//! What chance says.
 
 use mainstay_xds::Choose;
 

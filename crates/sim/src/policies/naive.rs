@@ -14,7 +14,7 @@ use mainstay_xds::resource::endpoint::{Endpoint, EndpointSource, HealthStatus, L
 use mainstay_xds::resource::lb_policy::{LbPolicy, Weighing};
 use mainstay_xds::{Choose, Time};
 
-mod draws;
+mod draw;
 mod leaf;
 mod machine;
 mod pick;
