@@ -2,6 +2,7 @@
 
 mod calls;
 mod collect;
+mod panics;
 mod policies;
 mod subchannels;
 mod traces;

@@ -85,15 +85,16 @@ impl ChannelObserver {
 
     /// An RPC begins.
     pub(crate) fn begin(&self, request: &http::Request<Body>) -> CallObserver {
-        CallObserver(self.0.as_ref().map(|observing| {
+        let begun = self.0.as_ref().map(|observing| {
             let path = request.uri().path().trim_start_matches('/');
             // Generated clients say which method it is. Others may send any path, and labels must stay few (S-61).
             let known = request.extensions().get::<GrpcMethod<'static>>().is_some();
+            let trace = guard::catch(|| Trace::of_call(observing.telemetry.tracer(), path)).unwrap_or_default();
             Box::new(Call {
                 of: observing.clone(),
                 method: if known { path.into() } else { OTHER.into() },
                 start: Instant::now(),
-                trace: Trace::of_call(observing.telemetry.tracer(), path),
+                trace,
                 attempt: None,
                 waits: false,
                 idle_since: None,
@@ -103,7 +104,8 @@ impl ChannelObserver {
                 retry_delay: Duration::ZERO,
                 ended: false,
             })
-        }))
+        });
+        CallObserver(begun)
     }
 }
 
@@ -112,58 +114,63 @@ impl ChannelObserver {
 impl CallObserver {
     /// The RPC waits: for a configuration, or for an endpoint to be picked.
     pub(crate) fn wait(&mut self, why: &Failure) {
-        match &mut self.0 {
-            Some(call) if why.no_config => call.waits = true,
-            Some(call) => call.attempt().miss(why).waits = true,
-            None => {}
-        }
+        self.watch(|call| {
+            if why.no_config {
+                call.waits = true;
+            } else {
+                call.attempt().miss(why).waits = true;
+            }
+        });
     }
 
     /// The RPC cannot be sent. Without a configuration there was no attempt.
     pub(crate) fn give_up(&mut self, why: &Failure) {
-        if let Some(call) = self.0.as_mut().filter(|_| !why.no_config) {
-            call.attempt().miss(why);
+        if !why.no_config {
+            self.watch(|call| _ = call.attempt().miss(why));
         }
     }
 
     /// An endpoint was picked.
     pub(crate) fn pick(&mut self, origin: &Arc<Origin>) {
-        let Some(call) = &mut self.0 else { return };
-        let attempt = call.attempt();
-        if std::mem::take(&mut attempt.waits) {
-            attempt.trace.event("Delayed LB pick complete");
-        }
-        (attempt.cluster, attempt.locality) = (Some(origin.cluster.clone()), Some(origin.locality.clone()));
+        self.watch(|call| {
+            let attempt = call.attempt();
+            if std::mem::take(&mut attempt.waits) {
+                attempt.trace.event("Delayed LB pick complete");
+            }
+            (attempt.cluster, attempt.locality) = (Some(origin.cluster.clone()), Some(origin.locality.clone()));
+        });
     }
 
     /// The attempt is about to be sent with these headers. Whoever sends its body tells the answer.
     pub(crate) fn send(&mut self, headers: &mut HeaderMap) -> SentObserver {
-        let Some(call) = &mut self.0 else { return SentObserver::default() };
-        let attempt = call.attempt();
-        attempt.trace.inject(headers);
-        attempt.sent.clone()
+        self.watch(|call| {
+            let attempt = call.attempt();
+            attempt.trace.inject(headers);
+            attempt.sent.clone()
+        })
     }
 
     /// Data of the response came.
     pub(crate) fn receive(&mut self, data: &[u8]) {
-        if let Some(Attempt { received, trace, .. }) = self.0.as_mut().and_then(|call| call.attempt.as_mut()) {
-            received.follow(data, |message| trace.inbound(message));
-        }
+        self.watch(|call| {
+            if let Some(Attempt { received, trace, .. }) = &mut call.attempt {
+                received.follow(data, |message| trace.inbound(message));
+            }
+        });
     }
 
     /// The attempt ended, and another one follows: at the cost of nobody if it is `transparent`.
     pub(crate) fn end_attempt(&mut self, code: Code, message: &str, transparent: bool) {
-        if let Some(call) = &mut self.0 {
+        self.watch(|call| {
             call.end_attempt(code, message);
             call.transparent = transparent;
-        }
+        });
     }
 
     /// The RPC ended, and with it the attempt.
     pub(crate) fn end(&mut self, code: Code, message: &str) {
-        if let Some(mut call) = self.0.take() {
-            call.end(code, message);
-        }
+        self.watch(|call| call.end(code, message));
+        self.forget();
     }
 
     /// The RPC ended with the status in these headers, if anybody wants to know.
@@ -171,6 +178,27 @@ impl CallObserver {
         if self.0.is_some() {
             let status = headers.and_then(Status::from_header_map);
             self.end(code, status.as_ref().map(Status::message).unwrap_or_default());
+        }
+    }
+
+    /// Has telemetry look at the RPC, if anybody wants to know. If it panics it sees no more of this one: an RPC does not
+    /// fail because of who watches it.
+    fn watch<T: Default>(&mut self, look: impl FnOnce(&mut Call) -> T) -> T {
+        let Some(call) = &mut self.0 else { return T::default() };
+        match guard::catch(|| look(call)) {
+            Ok(seen) => seen,
+            Err(panic) => {
+                tracing::error!(who = "telemetry", %panic, "panicked");
+                call.ended = true;
+                self.forget();
+                T::default()
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        if let Some(call) = self.0.take() {
+            guard::shielded("telemetry", || drop(call));
         }
     }
 }

@@ -11,7 +11,7 @@ use tonic::Code;
 use super::messages::Message;
 
 /// One span, or none if there are no traces.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Trace(Option<Span>);
 
 #[derive(Clone)]
