@@ -1,7 +1,7 @@
 //! The dependency manager alone: what it watches, looks up and publishes, beside a naive reference.
 //!
 //! Histories are short and many. Whatever is told, in whatever order and however much of it at once, the manager must
-//! come to what the [`reference`](self::reference) makes from scratch, and nothing may be left over. Nothing here
+//! come to what a naive reference makes from scratch, and nothing may be left over. Nothing here
 //! repeats how the manager finds its answers: the reference searches all ways through all clusters each time.
 
 use std::collections::BTreeSet;
