@@ -245,7 +245,7 @@ impl ChannelBuilder {
 
     /// Sets whether RPCs wait for a usable endpoint instead of failing when there is none; off by default.
     ///
-    /// [`WaitForReady`] decides it for a single RPC.
+    /// [`WaitForReady`](crate::WaitForReady) decides it for a single RPC.
     pub fn wait_for_ready(mut self, wait: bool) -> Self {
         self.calls.wait_for_ready = wait;
         self
