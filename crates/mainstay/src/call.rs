@@ -134,7 +134,9 @@ pub(crate) fn run(
 
 /// Whether an RPC waits for a usable endpoint instead of failing when there is none.
 ///
-/// Put it into the extensions of a request. It takes precedence over [`ChannelBuilder::wait_for_ready`](crate::ChannelBuilder::wait_for_ready).
+/// Put it into the extensions of a request. It takes precedence over [`ChannelBuilder::wait_for_ready`].
+///
+/// [`ChannelBuilder::wait_for_ready`]: crate::ChannelBuilder::wait_for_ready
 ///
 /// ```
 /// let mut request = tonic::Request::new(());
