@@ -204,7 +204,7 @@ impl Flags {
             (
                 "the simulator",
                 format!(
-                    "histories of the dependency manager, stories, what once went wrong, {} seeds, up to {} states of each small world; it stops at the first violation",
+                    "lives of the tree of policies, histories of the dependency manager, stories, what once went wrong, {} seeds, up to {} states of each small world; it stops at the first violation",
                     self.seeds, self.states
                 ),
             ),
