@@ -277,10 +277,11 @@ impl Connection {
             None => Address::Tcp(*address),
             Some(proxy) => Address::Proxied { proxy, endpoint: *address },
         };
+        let until = Instant::now() + settings.timeout;
         let tls = security.current(ip, settings.timeout).await;
         let tls = tls.map_err(|error| describe(&ConnectError::Certificates(address.clone(), Box::new(error))))?;
         let http2 = settings.http2.calmed(lock(&self.progress).calmed);
-        match tokio::time::timeout(settings.timeout, http2::connect(&address, tls.as_ref(), &http2)).await {
+        match tokio::time::timeout_at(until, http2::connect(&address, tls.as_ref(), &http2)).await {
             Ok(Ok(established)) => Ok(established),
             Ok(Err(error)) => Err(describe(&error)),
             Err(_) => Err(format!("no connection to {address} within {:?}", settings.timeout)),

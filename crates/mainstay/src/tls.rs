@@ -64,8 +64,8 @@ pub(crate) enum ChannelSecurity {
 /// The TLS context of a cluster, with where its certificates come from.
 pub(crate) struct ClusterTls {
     context: Arc<UpstreamTls>,
-    trust: Source,
-    identity: Option<Source>,
+    trust: TrustSource,
+    identity: Option<Instance>,
     /// What new connections are made with, as long as the certificates are the same: sessions are resumed there.
     built: Mutex<Option<(Material, Arc<ClientConfig>)>>,
 }
@@ -82,15 +82,19 @@ pub(crate) struct Providers {
 #[derive(Clone, Default)]
 pub(crate) struct OwnProviders(BTreeMap<String, Arc<dyn CertificateProvider>>);
 
-/// Where certificates come from.
+/// Where roots come from.
 #[derive(Clone)]
-enum Source {
-    /// The system's roots (A82).
+enum TrustSource {
+    /// The system (A82).
     System,
-    Provider {
-        instance: String,
-        provider: Arc<dyn CertificateProvider>,
-    },
+    Instance(Instance),
+}
+
+/// A certificate provider instance.
+#[derive(Clone)]
+struct Instance {
+    name: String,
+    provider: Arc<dyn CertificateProvider>,
 }
 
 /// The certificates of one moment.
@@ -111,8 +115,6 @@ pub(crate) enum ClusterTlsError {
     },
     #[error("{0}")]
     System(#[source] CertificateError),
-    #[error("certificate provider instance {0:?} is not in the bootstrap")]
-    Unknown(String),
     #[error("certificate provider instance {0:?} provides no roots, which the cluster asks for")]
     NoTrust(String),
     #[error("certificate provider instance {0:?} provides no certificate of our own, which the cluster asks for")]
@@ -180,10 +182,10 @@ impl Providers {
         let known = clusters.iter().filter_map(Weak::upgrade).find(|cluster| cluster.context == *context);
         known.unwrap_or_else(|| {
             let trust = match &context.roots {
-                Roots::System => Source::System,
-                Roots::Instance(instance) => self.source(instance),
+                Roots::System => TrustSource::System,
+                Roots::Instance(instance) => TrustSource::Instance(self.instance(instance)),
             };
-            let identity = context.identity_instance.as_deref().map(|instance| self.source(instance));
+            let identity = context.identity_instance.as_deref().map(|instance| self.instance(instance));
             let cluster = ClusterTls { context: context.clone(), trust, identity, built: Mutex::default() };
             let cluster = Arc::new(cluster);
             clusters.push(Arc::downgrade(&cluster));
@@ -191,25 +193,25 @@ impl Providers {
         })
     }
 
-    fn source(&self, instance: &str) -> Source {
+    fn instance(&self, instance: &str) -> Instance {
         let provider: Arc<dyn CertificateProvider> = match self.own.0.get(instance) {
             Some(own) => own.clone(),
             None => match self.bootstrap.certificate_providers.get(instance) {
                 Some(CertificateProviderConfig::FileWatcher(config)) => FileWatcher::of(config),
                 // Resources that name such an instance are rejected.
-                Some(CertificateProviderConfig::Application) | None => Arc::new(Missing(instance.to_owned())),
+                Some(CertificateProviderConfig::Application) | None => Arc::new(Missing),
             },
         };
-        Source::Provider { instance: instance.to_owned(), provider }
+        Instance { name: instance.to_owned(), provider }
     }
 }
 
 /// Stands where there is no provider.
-struct Missing(String);
+struct Missing;
 
 impl CertificateProvider for Missing {
     fn certificates(&self) -> Result<Certificates, CertificateError> {
-        Err(CertificateError::Other(ClusterTlsError::Unknown(self.0.clone()).to_string()))
+        Err(CertificateError::Other("is not in the bootstrap".to_owned()))
     }
 
     fn changed(&self) -> Change<'_> {
@@ -286,7 +288,7 @@ impl ClusterTls {
 
     /// What the providers have now. If one has nothing yet, this waits for it, and fails with what it says.
     async fn newest(&self, wait: Duration) -> Result<(Material, Arc<ClientConfig>), ClusterTlsError> {
-        if matches!(self.trust, Source::System) {
+        if matches!(self.trust, TrustSource::System) {
             let loaded = tokio::task::spawn_blocking(system_roots).await;
             let loaded = loaded.unwrap_or_else(|error| Err(CertificateError::Other(error.to_string())));
             loaded.map_err(ClusterTlsError::System)?;
@@ -296,7 +298,8 @@ impl ClusterTls {
             loop {
                 // From before the look, so that no change is missed.
                 let mut trust_changed = self.trust.changed();
-                let mut identity_changed = self.identity.as_ref().map_or_else(never, Source::changed);
+                let mut identity_changed =
+                    self.identity.as_ref().map_or_else(never, |instance| instance.provider.changed());
                 match self.build() {
                     Ok(built) => return built,
                     Err(error) => missing = Some(error),
@@ -316,7 +319,7 @@ impl ClusterTls {
     fn build(&self) -> Result<(Material, Arc<ClientConfig>), ClusterTlsError> {
         let material = Material {
             trust: self.trust.trust()?,
-            identity: self.identity.as_ref().map(Source::identity).transpose()?,
+            identity: self.identity.as_ref().map(Instance::identity).transpose()?,
         };
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((before, config)) = &*built
@@ -361,25 +364,15 @@ impl Material {
     }
 }
 
-// === impl Source ===
+// === impl TrustSource ===
 
-impl Source {
+impl TrustSource {
     fn trust(&self) -> Result<Trust, ClusterTlsError> {
         match self {
             Self::System => system_roots().map(Trust::Roots).map_err(ClusterTlsError::System),
-            Self::Provider { instance, provider } => {
-                let trust = certificates(instance, &**provider)?.trust;
-                trust.ok_or_else(|| ClusterTlsError::NoTrust(instance.clone()))
-            }
-        }
-    }
-
-    fn identity(&self) -> Result<Identity, ClusterTlsError> {
-        match self {
-            Self::System => Err(ClusterTlsError::NoIdentity(String::new())),
-            Self::Provider { instance, provider } => {
-                let identity = certificates(instance, &**provider)?.identity;
-                identity.ok_or_else(|| ClusterTlsError::NoIdentity(instance.clone()))
+            Self::Instance(instance) => {
+                let trust = instance.certificates()?.trust;
+                trust.ok_or_else(|| ClusterTlsError::NoTrust(instance.name.clone()))
             }
         }
     }
@@ -387,16 +380,34 @@ impl Source {
     fn changed(&self) -> Change<'_> {
         match self {
             Self::System => never(),
-            Self::Provider { provider, .. } => provider.changed(),
+            Self::Instance(instance) => instance.provider.changed(),
         }
     }
 
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::System, Self::System) => true,
-            (Self::Provider { provider: a, .. }, Self::Provider { provider: b, .. }) => Arc::ptr_eq(a, b),
-            (Self::System, Self::Provider { .. }) | (Self::Provider { .. }, Self::System) => false,
+            (Self::Instance(a), Self::Instance(b)) => a.is(b),
+            (Self::System, Self::Instance(_)) | (Self::Instance(_), Self::System) => false,
         }
+    }
+}
+
+// === impl Instance ===
+
+impl Instance {
+    fn certificates(&self) -> Result<Certificates, ClusterTlsError> {
+        let certificates = self.provider.certificates();
+        certificates.map_err(|error| ClusterTlsError::Provider { instance: self.name.clone(), error })
+    }
+
+    fn identity(&self) -> Result<Identity, ClusterTlsError> {
+        let identity = self.certificates()?.identity;
+        identity.ok_or_else(|| ClusterTlsError::NoIdentity(self.name.clone()))
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.provider, &other.provider)
     }
 }
 
@@ -405,10 +416,6 @@ type Change<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 fn never<'a>() -> Change<'a> {
     Box::pin(std::future::pending())
-}
-
-fn certificates(instance: &str, provider: &dyn CertificateProvider) -> Result<Certificates, ClusterTlsError> {
-    provider.certificates().map_err(|error| ClusterTlsError::Provider { instance: instance.to_owned(), error })
 }
 
 // === impl Presented ===

@@ -21,6 +21,7 @@ use super::{
     CertificateError, CertificateProvider, Certificates, Identity, SpiffeBundleMap, Trust, certificates_of, in_file,
     names, roots_of,
 };
+use crate::guard;
 
 /// Certificates in files.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ impl FileWatcher {
             stop: Condvar::new(),
         });
         let thread = shared.clone();
-        let started = std::thread::Builder::new().name("certificates".to_owned()).spawn(move || thread.run());
+        let started = std::thread::Builder::new().name("certificates".to_owned()).spawn(move || thread.keep_running());
         if let Err(error) = started {
             shared.publish(Err(CertificateError::Other(format!("no thread to read files with: {error}"))));
         }
@@ -102,6 +103,16 @@ impl Drop for FileWatcher {
 }
 
 impl Shared {
+    /// A panic over what is in a file must not leave old certificates in use for ever.
+    fn keep_running(&self) {
+        while let Err(panic) = guard::catch(|| self.run()) {
+            tracing::error!(%panic, "reading certificates panicked, and begins anew");
+            if self.is_stopped_within(PANIC_PAUSE) {
+                return;
+            }
+        }
+    }
+
     fn run(&self) {
         let mut seen = None;
         let mut parts = Parts::default();
@@ -289,4 +300,6 @@ pub(crate) fn read_once(config: &FileWatcherConfig) -> Result<Certificates, Cert
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const RETRIES: u32 = 3;
+/// After a panic.
+const PANIC_PAUSE: Duration = Duration::from_secs(10);
 const WARN_INTERVAL: Duration = Duration::from_secs(3600);
