@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoint::{Address, Identity};
-use crate::host::Host;
+use crate::helper::Helper;
 use crate::index::Index;
 use crate::orca::LoadSink;
 use crate::owner::Owner;
@@ -187,34 +187,34 @@ impl Pool {
     }
 
     /// Has the shell do what was collected.
-    pub(crate) fn flush<S: Subchannel>(&mut self, host: &mut dyn Host<Subchannel = S>, handles: &mut Handles<S>) {
+    pub(crate) fn flush<S: Subchannel>(&mut self, helper: &mut dyn Helper<Subchannel = S>, handles: &mut Handles<S>) {
         handles.expect(self.places.len());
         for id in std::mem::take(&mut self.created) {
             // What was made and let go in one call, the shell never hears of.
             if !self.unused.contains(&id)
                 && let Some(address) = self.place(id).and_then(|place| place.users.address())
             {
-                handles.insert(id, host.create_subchannel(id, &address.spec()));
+                handles.insert(id, helper.create_subchannel(id, &address.spec()));
             }
         }
         for id in std::mem::take(&mut self.to_connect) {
             if !self.unused.contains(&id) {
-                host.connect(id);
+                helper.connect(id);
             }
         }
         for (id, period, sink) in std::mem::take(&mut self.load_watches) {
             if !self.unused.contains(&id) {
-                host.watch_load(id, period, sink);
+                helper.watch_load(id, period, sink);
             }
         }
         for id in std::mem::take(&mut self.unused) {
             self.remove(id);
             if handles.remove(id).is_some() {
-                host.release(id);
+                helper.release(id);
             }
         }
         if std::mem::take(&mut self.reresolve) {
-            host.request_reresolution();
+            helper.request_reresolution();
         }
     }
 

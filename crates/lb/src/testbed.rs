@@ -1,4 +1,4 @@
-//! A world for tests: a tree with a host that records what it is asked, virtual time, and chance by script.
+//! A world for tests: a tree with a helper that records what it is asked, virtual time, and chance by script.
 //!
 //! Endpoints are known by their port. `"a=1,2 b*3=3|c=4+5"` is two priorities: in the first, locality
 //! `a` with endpoints 1 and 2 and locality `b` of weight 3 with endpoint 3; in the second, locality `c`
@@ -30,15 +30,15 @@ use mainstay_xds::resource::route::{
 use mainstay_xds::{Choose, Code, Time};
 
 use crate::{
-    CallTracker, Chosen, Connectivity, Context, Counter, Decision, Ending, Host, LoadSink, Observation, Rpc, Snapshot,
-    Subchannel, SubchannelId, SubchannelSpec, Tree,
+    CallTracker, Chosen, Connectivity, Context, Counter, Decision, Ending, Helper, LoadSink, Observation, Rpc,
+    Snapshot, Subchannel, SubchannelId, SubchannelSpec, Tree,
 };
 
 /// A tree and everything around it.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) tree: Tree<Handle>,
-    pub(crate) host: FakeHost,
+    pub(crate) helper: FakeHelper,
     pub(crate) script: Script,
     pub(crate) now: Time,
     pub(crate) snapshot: Arc<Snapshot<Handle>>,
@@ -48,7 +48,7 @@ pub(crate) struct World {
 
 /// The shell, as far as the tree sees it.
 #[derive(Debug, Default)]
-pub(crate) struct FakeHost {
+pub(crate) struct FakeHelper {
     pub(crate) live: BTreeMap<u16, (SubchannelId, Handle)>,
     /// The ports of all, also of several to one port.
     ports: BTreeMap<SubchannelId, u16>,
@@ -79,7 +79,7 @@ impl World {
     pub(crate) fn new() -> Self {
         Self {
             tree: Tree::new(),
-            host: FakeHost::default(),
+            helper: FakeHelper::default(),
             script: Script::default(),
             now: Time::ZERO,
             snapshot: Arc::new(Snapshot::empty()),
@@ -123,7 +123,7 @@ impl World {
     }
 
     fn report(&mut self, port: u16, state: Connectivity) {
-        let (id, handle) = self.host.live.get(&port).unwrap_or_else(|| panic!("no subchannel for {port}"));
+        let (id, handle) = self.helper.live.get(&port).unwrap_or_else(|| panic!("no subchannel for {port}"));
         handle.ready.store(state == Connectivity::Ready, Ordering::Relaxed);
         let id = *id;
         self.call(|tree, cx| tree.handle_connectivity(cx, id, state));
@@ -131,11 +131,11 @@ impl World {
 
     /// The connection dies, and the tree has not heard of it yet.
     pub(crate) fn die_silently(&mut self, port: u16) {
-        self.host.live[&port].1.ready.store(false, Ordering::Relaxed);
+        self.helper.live[&port].1.ready.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn is_ready(&self, port: u16) -> bool {
-        self.host.live.get(&port).is_some_and(|(_, handle)| handle.is_ready())
+        self.helper.live.get(&port).is_some_and(|(_, handle)| handle.is_ready())
     }
 
     /// Lets time pass, stopping at each deadline.
@@ -254,13 +254,13 @@ impl World {
         (0..n).map(|_| self.rpc().strip_prefix("send ").and_then(|port| port.parse().ok()).unwrap_or(0)).collect()
     }
 
-    /// What the host was asked since the last call.
+    /// What the helper was asked since the last call.
     pub(crate) fn log(&mut self) -> String {
-        std::mem::take(&mut self.host.log).join(", ")
+        std::mem::take(&mut self.helper.log).join(", ")
     }
 
-    pub(crate) fn call(&mut self, work: impl FnOnce(&mut Tree<Handle>, &mut Context<'_, FakeHost>)) {
-        let mut cx = Context { now: self.now, choose: &mut self.script, host: &mut self.host };
+    pub(crate) fn call(&mut self, work: impl FnOnce(&mut Tree<Handle>, &mut Context<'_, FakeHelper>)) {
+        let mut cx = Context { now: self.now, choose: &mut self.script, helper: &mut self.helper };
         work(&mut self.tree, &mut cx);
         if let Some(snapshot) = self.tree.poll_snapshot() {
             self.snapshot = snapshot;
@@ -269,7 +269,7 @@ impl World {
     }
 }
 
-impl Host for FakeHost {
+impl Helper for FakeHelper {
     type Subchannel = Handle;
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Handle {
@@ -316,7 +316,7 @@ impl Host for FakeHost {
     }
 }
 
-impl FakeHost {
+impl FakeHelper {
     fn port(&self, id: SubchannelId) -> u16 {
         *self.ports.get(&id).unwrap_or_else(|| panic!("{id:?} was never made, or released before"))
     }

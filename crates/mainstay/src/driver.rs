@@ -106,7 +106,7 @@ impl Driver {
             tokio::task::coop::consume_budget().await;
         };
         let now = self.now();
-        self.core.shut_down(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
+        self.core.shut_down(&mut Context { now, choose: &mut Random, helper: &mut self.subchannels });
         self.shared.snapshot.store(Arc::new(Snapshot::empty()));
         // Streams and lookups end with `self`.
         end
@@ -124,7 +124,7 @@ impl Driver {
             Input::Xds(_) | Input::Load(_) | Input::Connectivity(..) | Input::Wake(_) | Input::Timeout => {}
         }
         let now = self.now();
-        self.core.handle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels }, input);
+        self.core.handle(&mut Context { now, choose: &mut Random, helper: &mut self.subchannels }, input);
     }
 
     fn hear(&mut self, news: News) {
@@ -144,7 +144,7 @@ impl Driver {
     /// Lets the core come to rest and does everything it asks for.
     fn settle(&mut self) {
         let now = self.now();
-        let mut changed = self.core.settle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
+        let mut changed = self.core.settle(&mut Context { now, choose: &mut Random, helper: &mut self.subchannels });
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::OpenStream { stream, server, connect_timeout } => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_channel::mpsc::UnboundedSender;
 use http::uri::Scheme;
 use hyper::client::conn::http2::SendRequest;
-use mainstay_lb::{Counter, Host, LoadSink, Observation, SubchannelId, SubchannelSpec};
+use mainstay_lb::{Counter, Helper, LoadSink, Observation, SubchannelId, SubchannelSpec};
 use mainstay_xds::client::Intern;
 use tokio::runtime;
 
@@ -131,7 +131,7 @@ impl Subchannels {
     }
 }
 
-impl Host for Subchannels {
+impl Helper for Subchannels {
     type Subchannel = Subchannel;
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Subchannel {

@@ -48,15 +48,15 @@ fn a_tls_context_that_is_not_followed_is_told_once() {
     let told = Observation::SecurityIgnored { cluster: "c".into() };
     let mut world = World::new();
     world.update(config([eds("c", "a=1")]));
-    assert_eq!(world.host.observations, []);
+    assert_eq!(world.helper.observations, []);
     world.update(config([secured("a=1")]));
     world.update(config([secured("a=1,2")]));
-    assert_eq!(world.host.observations, std::slice::from_ref(&told));
+    assert_eq!(world.helper.observations, std::slice::from_ref(&told));
     world.ready(1);
     assert_eq!(world.rpc(), "send 1", "as in gRPC with credentials that are not for xDS");
     world.update(config([eds("c", "a=1")]));
     world.update(config([secured("a=1")]));
-    assert_eq!(world.host.observations, [told.clone(), told]);
+    assert_eq!(world.helper.observations, [told.clone(), told]);
 }
 
 /// A cluster that cannot be used as it asks is as good as one that cannot be had.
@@ -76,7 +76,7 @@ fn a_tls_context_that_is_not_followed_is_refused_where_security_is_required() {
          channel do not follow, and the channel requires xDS security"
     );
     assert_eq!(world.log(), "release 1", "nothing is sent any more");
-    assert_eq!(world.host.observations, [], "nothing was ignored");
+    assert_eq!(world.helper.observations, [], "nothing was ignored");
     world.update(config([aggregate("agg", &["x", "y"]), secured("x", "a=1"), eds("y", "a=2")]));
     world.ready(2);
     assert_eq!(world.rpc(), "send 2", "an aggregate goes on to its next leaf");
@@ -113,7 +113,7 @@ fn a_tls_context_that_is_followed_is_never_served_by_other_connections() {
     assert_eq!(world.rpc(), "send 401");
     world.update(config([eds("c", "a=1")]));
     assert_eq!(world.outcome(), "wait", "nor does TLS serve where plaintext is asked for");
-    assert_eq!(world.host.observations, [], "nothing was ignored");
+    assert_eq!(world.helper.observations, [], "nothing was ignored");
 }
 
 /// A29: which endpoint it is does not matter, only how it is to be reached.
@@ -194,9 +194,9 @@ fn inside_an_aggregate_all_priorities_of_a_leaf_come_before_the_next_leaf() {
     let mut world = World::new();
     world.update(config([aggregate("agg", &["x", "y"]), eds("x", "a=1|b=2"), eds("y", "a=3")]));
     world.fail(1);
-    assert!(!world.host.live.contains_key(&3));
+    assert!(!world.helper.live.contains_key(&3));
     world.fail(2);
-    assert!(world.host.live.contains_key(&3), "L-61");
+    assert!(world.helper.live.contains_key(&3), "L-61");
     world.fail(3);
     assert_eq!(
         world.rpc(),
@@ -213,7 +213,7 @@ fn a_slow_leaf_is_waited_for_ten_seconds_whatever_its_priorities_do() {
     world.advance(Duration::from_secs(9));
     world.fail(1);
     world.advance(Duration::from_secs(1));
-    assert!(world.host.live.contains_key(&3), "the outer timer is not restarted by the inner priority");
+    assert!(world.helper.live.contains_key(&3), "the outer timer is not restarted by the inner priority");
     world.ready(2);
     assert_eq!(world.rpc(), "send 2", "the inner one switches back when it is ready");
 }

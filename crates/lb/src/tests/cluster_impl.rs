@@ -87,7 +87,7 @@ fn the_count_outlives_pickers_and_a_lowered_limit_leaves_running_rpcs_alone() {
         (0..3).map(|_| snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut world.script)).collect();
     world.update(config([limited("c", 2)]));
     assert_eq!(world.outcome(), "drop", "L-86");
-    assert_eq!(world.host.counters[&("c".into(), String::new())].in_flight(), 3, "L-86");
+    assert_eq!(world.helper.counters[&("c".into(), String::new())].in_flight(), 3, "L-86");
     drop(running);
     assert_eq!(world.rpc(), "send 1");
 }
@@ -96,7 +96,7 @@ fn the_count_outlives_pickers_and_a_lowered_limit_leaves_running_rpcs_alone() {
 fn the_count_is_shared_by_channels_and_split_by_eds_service() {
     let mut world = World::new();
     world.update(config([limited("c", 1)]));
-    let counter = Arc::clone(&world.host.counters[&("c".into(), String::new())]);
+    let counter = Arc::clone(&world.helper.counters[&("c".into(), String::new())]);
     let other_channel = counter.try_acquire(1);
     world.ready(1);
     assert_eq!(world.outcome(), "drop", "L-86");

@@ -134,7 +134,7 @@ fn shutting_down_releases_every_subchannel_and_every_timer() {
 #[test]
 fn news_of_a_released_subchannel_is_ignored() {
     let mut world = World::with_endpoints("a=1,2");
-    let (id, _) = world.host.live[&2].clone();
+    let (id, _) = world.helper.live[&2].clone();
     world.update_endpoints("a=1");
     world.update_endpoints("a=1,3"); // May take the place of the one that was released, but not its id.
     let before = world.tree.clone();

@@ -30,7 +30,7 @@ fn every_policy_serves_with_what_is_ready_until_one_of_the_new_ones_is() {
         let new: u16 = asked.rsplit(' ').next().and_then(|port| port.parse().ok()).expect("a port");
         world.ready(new);
         assert_eq!(sent_to(&mut world), [new].into(), "{policy:?}");
-        assert!([1, 2].iter().all(|port| !world.host.live.contains_key(port)), "{policy:?}: nothing is kept");
+        assert!([1, 2].iter().all(|port| !world.helper.live.contains_key(port)), "{policy:?}: nothing is kept");
     }
 }
 
@@ -41,7 +41,7 @@ fn when_all_new_ones_have_failed_the_old_ones_go() {
         world.update(with(&policy, "a=3"));
         world.fail(3);
         assert_eq!(world.outcome(), "fail", "{policy:?}: what is wrong is seen at once");
-        assert!([1, 2].iter().all(|port| !world.host.live.contains_key(port)), "{policy:?}");
+        assert!([1, 2].iter().all(|port| !world.helper.live.contains_key(port)), "{policy:?}");
     }
 }
 
@@ -54,7 +54,7 @@ fn after_five_seconds_the_old_ones_go() {
         assert_eq!(world.outcome(), "send", "{policy:?}");
         world.advance(Duration::from_millis(1));
         assert_eq!(world.outcome(), "wait", "{policy:?}");
-        assert!([1, 2].iter().all(|port| !world.host.live.contains_key(port)), "{policy:?}");
+        assert!([1, 2].iter().all(|port| !world.helper.live.contains_key(port)), "{policy:?}");
     }
 }
 
@@ -88,7 +88,7 @@ fn while_one_of_the_ready_ones_stays_the_others_go_at_once() {
         let mut world = serving(&policy, "a=1,2");
         world.update(with(&policy, "a=2,3"));
         assert_eq!(sent_to(&mut world), [2].into(), "{policy:?}");
-        assert!(!world.host.live.contains_key(&1), "{policy:?}");
+        assert!(!world.helper.live.contains_key(&1), "{policy:?}");
     }
 }
 
@@ -120,7 +120,7 @@ fn a_lower_priority_that_is_ready_is_used_once_a_new_first_one_has_failed() {
     assert_eq!(world.rpc(), "send 1", "the second is being tried");
     world.ready(3);
     assert_eq!(world.rpc(), "send 3");
-    assert!(!world.host.live.contains_key(&1));
+    assert!(!world.helper.live.contains_key(&1));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn another_eds_name_or_policy_or_kind_of_cluster_makes_no_difference() {
         world.update(after);
         world.fail(3);
         assert_eq!(world.outcome(), "fail", "{name}");
-        assert!(!world.host.live.contains_key(&1), "{name}");
+        assert!(!world.helper.live.contains_key(&1), "{name}");
     }
 }
 
@@ -177,12 +177,12 @@ fn errors_and_empty_lists_take_effect_at_once() {
     let mut world = serving(&round_robin(), "a=1");
     world.update_endpoints("a=");
     assert_eq!(world.outcome(), "fail", "there is nothing to wait for");
-    assert!(world.host.live.is_empty());
+    assert!(world.helper.live.is_empty());
     let mut world = serving(&round_robin(), "a=1");
     let error = ClusterError { cluster: "c".into(), kind: ClusterErrorKind::TooDeep };
     world.update(broken(config([eds("c", "a=1")]), error));
     assert_eq!(world.outcome(), "fail", "L-56");
-    assert!(world.host.live.is_empty());
+    assert!(world.helper.live.is_empty());
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn an_endpoint_that_drains_is_replaced_like_one_that_is_gone() {
     assert_eq!(world.rpc(), "send 1", "L-96: until there is another");
     world.ready(2);
     assert_eq!(world.ports(3), [2; 3], "L-96");
-    assert!(!world.host.live.contains_key(&1));
+    assert!(!world.helper.live.contains_key(&1));
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn a_session_stays_at_its_endpoint_until_that_goes() {
     world.ready(3);
     let (outcome, cookie) = world.rpc_of_session("/s/m", "10.0.0.1:2;cluster:c");
     assert_eq!((outcome.as_str(), cookie.as_str()), ("send 3", "10.0.0.1:3;cluster:c"), "L-97, L-94");
-    assert_eq!(world.host.live.keys().copied().collect::<Vec<_>>(), [3], "nothing is kept for a session");
+    assert_eq!(world.helper.live.keys().copied().collect::<Vec<_>>(), [3], "nothing is kept for a session");
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn rpcs_on_a_connection_that_goes_end_well() {
     world.ready(2);
     let Decision::Send(to) = decision else { panic!("it is sent") };
     to.tracker.end(Ending { code: Code::Ok, trailers: None });
-    assert_eq!(world.host.counters[&("c".to_owned(), String::new())].in_flight(), 0, "L-86");
+    assert_eq!(world.helper.counters[&("c".to_owned(), String::new())].in_flight(), 0, "L-86");
 }
 
 /// L-68: the timer of a child that is let go must not end the child that has its number now.
@@ -424,9 +424,9 @@ fn serving(policy: &LbPolicy, endpoints: &str) -> World {
 fn connect(world: &mut World) {
     for hash in 0..16 {
         rpc_with(world, 4 * hash);
-        let waiting: Vec<u16> = world.host.live.keys().copied().filter(|port| !world.is_ready(*port)).collect();
+        let waiting: Vec<u16> = world.helper.live.keys().copied().filter(|port| !world.is_ready(*port)).collect();
         for port in waiting {
-            if world.host.live.contains_key(&port) {
+            if world.helper.live.contains_key(&port) {
                 world.ready(port);
             }
         }

@@ -115,7 +115,7 @@ fn states_are_those_of_round_robin() {
 fn world(endpoints: &str, choices: u8) -> World {
     let mut world = World::new();
     world.update(config([with_policy(eds("c", endpoints), LbPolicy::LeastRequest { choices })]));
-    let ports: Vec<u16> = world.host.live.keys().copied().collect();
+    let ports: Vec<u16> = world.helper.live.keys().copied().collect();
     ports.into_iter().for_each(|port| world.ready(port));
     world.script.bounds.clear();
     world

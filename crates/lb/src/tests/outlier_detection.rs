@@ -155,7 +155,7 @@ fn enforcement_is_by_chance() {
 #[test]
 fn what_is_found_is_told_and_why_it_was_not_ejected() {
     let found = |world: &mut World| {
-        let observations = std::mem::take(&mut world.host.observations);
+        let observations = std::mem::take(&mut world.helper.observations);
         let brief = observations.into_iter().map(|observation| {
             let Observation::Outlier { cluster, method, unenforced } = observation else { panic!("{observation:?}") };
             assert_eq!(&*cluster, "c", "S-64");
@@ -371,7 +371,7 @@ fn each_leaf_of_an_aggregate_has_its_own_detection() {
 fn world(endpoints: &str, settings: OutlierDetection) -> World {
     let mut world = World::new();
     world.update(config([detecting(eds("c", endpoints), settings)]));
-    let ports: Vec<u16> = world.host.live.keys().copied().collect();
+    let ports: Vec<u16> = world.helper.live.keys().copied().collect();
     ports.into_iter().for_each(|port| world.ready(port));
     world
 }

@@ -333,7 +333,7 @@ fn ready(endpoints: &str) -> World {
 fn ready_with(edit: impl FnOnce(ClusterConfig) -> ClusterConfig, endpoints: &str) -> World {
     let mut world = World::new();
     world.update(sessions(edit(eds("c", endpoints))));
-    let ports: Vec<u16> = world.host.live.keys().copied().collect();
+    let ports: Vec<u16> = world.helper.live.keys().copied().collect();
     ports.into_iter().for_each(|port| world.ready(port));
     world.log();
     world

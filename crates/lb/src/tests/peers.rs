@@ -88,7 +88,7 @@ fn news_of_a_priority_that_was_set_aside_and_emptied_does_no_harm() {
     world.ready(1);
     let before = world.published;
     world.update_endpoints("a=1|b=");
-    assert!(!world.host.live.contains_key(&2), "LocalityBecomesEmptyWithDeactivatedChildStateUpdate");
+    assert!(!world.helper.live.contains_key(&2), "LocalityBecomesEmptyWithDeactivatedChildStateUpdate");
     assert_eq!((world.rpc().as_str(), world.published - before <= 1), ("send 1", true));
     world.advance(Duration::from_secs(15 * 60));
     assert_eq!(world.rpc(), "send 1");
@@ -171,5 +171,5 @@ fn a_leaf_may_change_the_name_of_its_endpoints() {
     world.update(named("two", "a=2"));
     world.ready(2);
     assert_eq!(world.rpc(), "send 2", "UpdateOfChildCluster");
-    assert!(!world.host.live.contains_key(&1));
+    assert!(!world.helper.live.contains_key(&1));
 }

@@ -213,5 +213,5 @@ fn another_proxy_is_another_connection_and_the_one_before_serves_until_that_is_r
     world.ready(2);
     assert_eq!(world.ports(4).iter().filter(|port| **port == 2).count(), 2);
     world.call(|tree, cx| tree.shut_down(cx));
-    assert!(world.host.live.is_empty(), "nothing is left");
+    assert!(world.helper.live.is_empty(), "nothing is left");
 }

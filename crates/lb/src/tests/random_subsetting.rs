@@ -12,8 +12,8 @@ use crate::testbed::{World, config, eds, with_policy};
 fn the_child_gets_so_many_endpoints_and_no_more() {
     let mut world = with_seed(1);
     world.update(subset(3, 1..=10));
-    assert_eq!(world.host.live.len(), 3, "L-110");
-    let ports: Vec<u16> = world.host.live.keys().copied().collect();
+    assert_eq!(world.helper.live.len(), 3, "L-110");
+    let ports: Vec<u16> = world.helper.live.keys().copied().collect();
     ports.iter().for_each(|port| world.ready(*port));
     assert_eq!(world.ports(30).into_iter().collect::<BTreeSet<_>>(), ports.into_iter().collect());
 }
@@ -103,5 +103,5 @@ fn subset(size: u32, ports: impl Iterator<Item = u16>) -> XdsConfig {
 }
 
 fn live(world: &World) -> BTreeSet<u16> {
-    world.host.live.keys().copied().collect()
+    world.helper.live.keys().copied().collect()
 }

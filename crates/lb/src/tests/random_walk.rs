@@ -53,14 +53,14 @@ proptest! {
         // When every connection is ready, RPCs are sent.
         world.update(config([eds("c", "a=1,2 b=3|c=4")]));
         for port in 1..=4 {
-            if world.host.live.contains_key(&port) {
+            if world.helper.live.contains_key(&port) {
                 world.ready(port);
             }
         }
         prop_assert_eq!(world.outcome(), "send");
-        // Nothing is left of a configuration without clusters. The host checks that nothing is released twice.
+        // Nothing is left of a configuration without clusters. The helper checks that nothing is released twice.
         world.update(routed([], []));
-        prop_assert!(world.host.live.is_empty());
+        prop_assert!(world.helper.live.is_empty());
         prop_assert_eq!(world.tree.next_deadline(), None);
     }
 }
@@ -82,7 +82,7 @@ fn apply(world: &mut World, step: Step) {
     match step {
         Step::Update(which, true) => world.update(with_sessions(config(configurations().swap_remove(which)))),
         Step::Update(which, false) => world.update(config(configurations().swap_remove(which))),
-        Step::Report(port, _) if !world.host.live.contains_key(&port) => {}
+        Step::Report(port, _) if !world.helper.live.contains_key(&port) => {}
         Step::Report(port, 0) => world.idle(port),
         Step::Report(port, 1) => world.connecting(port),
         Step::Report(port, 2) => world.fail(port),

@@ -155,7 +155,7 @@ fn the_state_follows_from_those_of_the_endpoints() {
     world.connecting(one);
     world.fail(one);
     let two = port_of(&world.log());
-    assert!(!world.host.live.contains_key(&9), "L-114: one failure is CONNECTING");
+    assert!(!world.helper.live.contains_key(&9), "L-114: one failure is CONNECTING");
     world.fail(two);
     let log = world.log();
     assert!(log.contains("connect 9"), "L-114: two failures are TRANSIENT_FAILURE: {log}");
@@ -284,7 +284,7 @@ fn without_the_header_of_the_policy_any_connected_endpoint_will_do() {
     world.ready(one);
     // From anywhere on the ring: to the one that is connected, and one more is connected to on the way.
     let mut draw = 0;
-    while world.host.live.len() == 1 {
+    while world.helper.live.len() == 1 {
         draw += u64::MAX / 64;
         world.script.draws = [draw].into();
         assert_eq!(world.rpc(), format!("send {one}"), "L-117: the first READY wins");

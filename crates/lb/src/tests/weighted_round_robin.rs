@@ -140,7 +140,7 @@ fn out_of_band_reports_are_asked_for_and_others_ignored() {
     world.advance(Duration::from_secs(1));
     assert_eq!(shares(&mut world, 20), [(1, 10), (2, 10)].into(), "A58: reports of RPCs are not read");
     for (port, utilization) in [(1, 0.8), (2, 0.2)] {
-        world.host.sinks[&port].report(&report(utilization, 0.0));
+        world.helper.sinks[&port].report(&report(utilization, 0.0));
     }
     world.advance(Duration::from_secs(1));
     assert_eq!(shares(&mut world, 20), [(1, 4), (2, 16)].into(), "L-109");
@@ -148,13 +148,13 @@ fn out_of_band_reports_are_asked_for_and_others_ignored() {
     world.ready(1);
     assert!(world.log().ends_with("watch 1 each 10s"), "L-109: on the new connection");
 
-    let old = world.host.sinks[&2].clone();
+    let old = world.helper.sinks[&2].clone();
     world.update(weighted("a=1,2", &oob(5)));
     assert_eq!(world.log(), "watch 1 each 5s, watch 2 each 5s", "A58: another period, other streams");
-    assert!(!old.is_wanted() && world.host.sinks[&2].is_wanted());
+    assert!(!old.is_wanted() && world.helper.sinks[&2].is_wanted());
     world.update(weighted("a=1,2", &settings()));
     assert_eq!(world.log(), "");
-    assert!(!world.host.sinks[&2].is_wanted(), "A58: stopped");
+    assert!(!world.helper.sinks[&2].is_wanted(), "A58: stopped");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn told(world: &mut World) -> Vec<String> {
         }
         other => panic!("{other:?}"),
     };
-    std::mem::take(&mut world.host.observations).into_iter().map(tell).collect()
+    std::mem::take(&mut world.helper.observations).into_iter().map(tell).collect()
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn weighted(endpoints: &str, settings: &WeightedRoundRobinConfig) -> XdsConfig {
 fn world(endpoints: &str, settings: &WeightedRoundRobinConfig) -> World {
     let mut world = World::new();
     world.update(weighted(endpoints, settings));
-    let ports: Vec<u16> = world.host.live.keys().copied().collect();
+    let ports: Vec<u16> = world.helper.live.keys().copied().collect();
     ports.into_iter().for_each(|port| world.ready(port));
     world
 }

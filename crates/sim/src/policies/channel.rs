@@ -181,14 +181,14 @@ impl Channel {
     }
 
     fn feed(&mut self, input: Input) {
-        let mut cx = Context { now: self.now, choose: &mut self.chance, host: &mut self.shell };
+        let mut cx = Context { now: self.now, choose: &mut self.chance, helper: &mut self.shell };
         self.core.handle(&mut cx, input);
         self.settle();
     }
 
     /// Does what the channel asks for until it asks for nothing more.
     fn settle(&mut self) {
-        let mut cx = Context { now: self.now, choose: &mut self.chance, host: &mut self.shell };
+        let mut cx = Context { now: self.now, choose: &mut self.chance, helper: &mut self.shell };
         self.changed |= self.core.settle(&mut cx);
         while let Some(action) = self.core.poll_action() {
             match action {
@@ -310,7 +310,7 @@ impl Channel {
     }
 
     fn end(mut self) -> Checked {
-        let mut cx = Context { now: self.now, choose: &mut self.chance, host: &mut self.shell };
+        let mut cx = Context { now: self.now, choose: &mut self.chance, helper: &mut self.shell };
         self.core.shut_down(&mut cx);
         self.settle();
         let left = (self.streams.len(), self.load_streams.len(), self.shell.connections.len());
