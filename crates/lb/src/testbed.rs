@@ -1,4 +1,4 @@
-//! A world for tests: a tree with a helper that records what it is asked, virtual time, and chance by script.
+//! The testbed: a tree with a helper that records what it is asked, virtual time, and chance by script.
 //!
 //! Endpoints are known by their port. `"a=1,2 b*3=3|c=4+5"` is two priorities: in the first, locality
 //! `a` with endpoints 1 and 2 and locality `b` of weight 3 with endpoint 3; in the second, locality `c`
@@ -36,7 +36,7 @@ use crate::{
 
 /// A tree and everything around it.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct Testbed {
     pub(crate) tree: Tree<Handle>,
     pub(crate) helper: FakeHelper,
     pub(crate) script: Script,
@@ -75,7 +75,7 @@ pub(crate) struct Script {
     pub(crate) bounds: Vec<u64>,
 }
 
-impl World {
+impl Testbed {
     pub(crate) fn new() -> Self {
         Self {
             tree: Tree::new(),
@@ -87,11 +87,11 @@ impl World {
         }
     }
 
-    /// A world with one cluster `c` with round_robin below wrr_locality.
+    /// A testbed with one cluster `c` with round_robin below wrr_locality.
     pub(crate) fn with_endpoints(endpoints: &str) -> Self {
-        let mut world = Self::new();
-        world.update(config([eds("c", endpoints)]));
-        world
+        let mut bed = Self::new();
+        bed.update(config([eds("c", endpoints)]));
+        bed
     }
 
     pub(crate) fn update(&mut self, config: XdsConfig) {
@@ -198,7 +198,7 @@ impl World {
         (0..n).map(|_| call()).collect()
     }
 
-    /// What becomes of an RPC whose cookie `sid` has this content: as [`World::rpc`] says, and the content of the
+    /// What becomes of an RPC whose cookie `sid` has this content: as [`Testbed::rpc`] says, and the content of the
     /// cookie that the answer sets. What the decision asks for is done.
     pub(crate) fn rpc_of_session(&mut self, path: &str, cookie: &str) -> (String, String) {
         let mut headers = HeaderMap::new();
