@@ -25,7 +25,7 @@ mod ring;
 mod stride;
 
 pub(crate) use least_request::LeastRequestPicker;
-pub(crate) use override_host::{HostLink, OverridePicker, SessionHost, Used};
+pub(crate) use override_host::{HostState, OverridePicker, SessionHost, Used};
 pub(crate) use ring::{Ring, RingPicker, Spot};
 pub(crate) use stride::{Reporting, StridePicker};
 

@@ -22,7 +22,7 @@ use super::{Cx, Event, What};
 use crate::calls::CallCounter;
 use crate::endpoint::{Address, AddressSet, LocalityConfig, Placed, PriorityConfig};
 use crate::owner::Owner;
-use crate::picker::{HostLink, OverridePicker, Picker, Ready, SessionHost, Used};
+use crate::picker::{HostState, OverridePicker, Picker, Ready, SessionHost, Used};
 use crate::pool::{Handles, Pool};
 use crate::subchannel::{State, Subchannel, SubchannelId};
 use crate::timers::TimerKind;
@@ -299,7 +299,7 @@ impl Sessions {
             address: *address,
             owner: Owner { slot: host.slot, ..self.owner },
             endpoint: Arc::clone(&host.endpoint),
-            link: host.link(pool, handles, self.owner.cluster),
+            state: host.state(pool, handles, self.owner.cluster),
             used: Arc::clone(&host.used),
             kept: host.kept.is_some(),
         };
@@ -315,21 +315,21 @@ impl Host {
         Self { slot, address, endpoint, allowed, ejected, counter, used, kept }
     }
 
-    fn link<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>, cluster: u32) -> HostLink<S> {
+    fn state<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>, cluster: u32) -> HostState<S> {
         if !self.allowed || self.ejected {
-            return HostLink::Unusable;
+            return HostState::Unusable;
         }
-        let Some(id) = pool.find(&self.address, cluster) else { return HostLink::Missing };
+        let Some(id) = pool.find(&self.address, cluster) else { return HostState::Missing };
         let ready = |subchannel: &S| Ready {
             subchannel: subchannel.clone(),
             address: self.address.clone(),
             counter: self.counter.clone(),
         };
         match pool.state(id) {
-            State::Ready => handles.get(id).map(ready).map_or(HostLink::Connecting, HostLink::Ready),
-            State::Idle => HostLink::Idle,
-            State::Connecting => HostLink::Connecting,
-            State::TransientFailure => HostLink::Unusable,
+            State::Ready => handles.get(id).map(ready).map_or(HostState::Connecting, HostState::Ready),
+            State::Idle => HostState::Idle,
+            State::Connecting => HostState::Connecting,
+            State::TransientFailure => HostState::Unusable,
         }
     }
 }
