@@ -18,7 +18,7 @@ mod source;
 
 pub use builder::{AuthorityOptions, BootstrapBuilder};
 pub use server_uri::{ServerUri, ServerUriError};
-pub use source::{BootstrapError, Origin};
+pub use source::{BootstrapError, BootstrapSource};
 
 use crate::name::AuthorityKey;
 
