@@ -99,7 +99,7 @@ fn cluster<'a>(report: &'a Report, name: &'a str, share: &str, seen: &mut BTreeS
     let ClusterReport { facts, unusable, kind, lb_policy, dns, children, endpoints } = found;
     let traits: Vec<_> = kind.map(str::to_owned).into_iter().chain(dns.clone()).chain(lb_policy.clone()).collect();
     let traits = if traits.is_empty() { String::new() } else { format!(" {}", clean(&traits.join(", "))) };
-    let mut branch = Branch::new(format!("{head}{traits}{}", in_brackets(facts)))
+    let mut branch = Branch::new(format!("{head}{traits}{}", aside(facts)))
         .with(facts.error.as_deref().map(problem))
         .with(unusable.as_deref().map(problem));
     for child in children {
@@ -145,12 +145,12 @@ fn watched(watched: &Watched) -> Branch {
 }
 
 fn resource(kind: &str, Named { name, facts }: &Named) -> Branch {
-    let label = format!("{kind} {}{}", clean(name), in_brackets(facts));
+    let label = format!("{kind} {}{}", clean(name), aside(facts));
     Branch::new(label).with(facts.error.as_deref().map(problem))
 }
 
 /// Version, age and source; without them, the state.
-fn in_brackets(facts: &Facts) -> String {
+fn aside(facts: &Facts) -> String {
     let Facts { state, version, age_ms, server, .. } = facts;
     let text = match (version, age_ms, server) {
         (Some(version), Some(age), Some(server)) => format!("version {version}, {} old, from {server}", span(*age)),
