@@ -468,8 +468,8 @@ pub(crate) fn edit_cluster(mut config: ClusterConfig, edit: impl FnOnce(&mut Clu
 }
 
 /// Other endpoints in a locality of the first priority.
-pub(crate) fn edit_locality(endpoints: &mut Endpoints, place: usize, edit: impl FnOnce(&mut [Endpoint])) {
-    if let EndpointSource::Inline(collection) = &mut endpoints.priorities[0].localities[place].source {
+pub(crate) fn edit_locality(endpoints: &mut Endpoints, index: usize, edit: impl FnOnce(&mut [Endpoint])) {
+    if let EndpointSource::Inline(collection) = &mut endpoints.priorities[0].localities[index].source {
         edit(&mut Arc::make_mut(collection).endpoints);
     }
 }

@@ -82,8 +82,8 @@ impl<S: Subchannel> OverridePicker<S> {
     }
 
     fn host(&self, address: SocketAddr) -> Option<&SessionHost<S>> {
-        let place = self.hosts.binary_search_by_key(&address, |host| host.address).ok()?;
-        self.hosts.get(place)
+        let index = self.hosts.binary_search_by_key(&address, |host| host.address).ok()?;
+        self.hosts.get(index)
     }
 }
 

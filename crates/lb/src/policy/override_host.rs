@@ -20,7 +20,7 @@ use super::endpoint_policy::EndpointPolicy;
 use super::priority::{ChildConfig, Priority};
 use super::{Cx, Event, What};
 use crate::calls::CallCounter;
-use crate::endpoint::{Address, AddressSet, LocalityConfig, Placed, PriorityConfig};
+use crate::endpoint::{Address, AddressSet, EndpointRef, LocalityConfig, PriorityConfig};
 use crate::owner::Owner;
 use crate::picker::{HostState, OverridePicker, Picker, Ready, SessionHost, Used};
 use crate::pool::{Handles, Pool};
@@ -137,8 +137,8 @@ impl OverrideHost {
     }
 
     pub(crate) fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
-        let (place, count) = self.priority.place();
-        let child = self.priority.picker(pool, handles).explain(&format!("priority {place} of {count}"));
+        let (position, count) = self.priority.position();
+        let child = self.priority.picker(pool, handles).explain(&format!("priority {position} of {count}"));
         match &self.sessions {
             Some(sessions) => Picker::Override(Box::new(sessions.picker(pool, handles, child))),
             None => child,
@@ -187,7 +187,13 @@ impl Sessions {
     }
 
     /// Adds the addresses of an endpoint. What is known of them stays.
-    fn list(&mut self, cx: &mut Cx<'_>, old: &mut BTreeMap<SocketAddr, Host>, endpoint: Placed<'_>, allowed: bool) {
+    fn list(
+        &mut self,
+        cx: &mut Cx<'_>,
+        old: &mut BTreeMap<SocketAddr, Host>,
+        endpoint: EndpointRef<'_>,
+        allowed: bool,
+    ) {
         let addresses = endpoint.addresses.as_slice();
         let (set, all): (_, Arc<[SocketAddr]>) = (AddressSet::of(&endpoint), addresses.into());
         for (address, &socket) in endpoint.each_address().zip(addresses) {

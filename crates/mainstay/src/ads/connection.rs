@@ -46,7 +46,7 @@ struct Connection {
 }
 
 /// The right to one stream on a connection, within the limit that the server set.
-pub(super) struct Place {
+pub(super) struct StreamPermit {
     connection: Arc<Connection>,
     /// Whether the connection was there before.
     pub(super) is_shared: bool,
@@ -68,8 +68,8 @@ pub(super) struct Established {
 // === impl Peer ===
 
 impl Peer {
-    /// A place for a stream: on a connection that has room, or on a new one.
-    pub(super) async fn place(&self) -> Result<Place, String> {
+    /// A permit for a stream: on a connection that has room, or on a new one.
+    pub(super) async fn permit(&self) -> Result<StreamPermit, String> {
         loop {
             let connection = self.connection();
             let is_shared = connection.established.initialized();
@@ -77,8 +77,8 @@ impl Peer {
             if established.limit() == 0 {
                 return Err(format!("{} allows no stream on a connection", self.uri()));
             }
-            if let Some(place) = Place::take(connection, is_shared) {
-                return Ok(place);
+            if let Some(permit) = StreamPermit::take(connection, is_shared) {
+                return Ok(permit);
             }
         }
     }
@@ -193,9 +193,9 @@ impl Connection {
     }
 }
 
-// === impl Place ===
+// === impl StreamPermit ===
 
-impl Place {
+impl StreamPermit {
     fn take(connection: Arc<Connection>, is_shared: bool) -> Option<Self> {
         let limit = connection.established.get()?.limit();
         let next = |taken| (taken < limit).then_some(taken + 1);
@@ -203,22 +203,22 @@ impl Place {
         Some(Self { connection, is_shared })
     }
 
-    /// Another place on the same connection, if there is room.
+    /// Another permit on the same connection, if there is room.
     pub(super) fn beside(&self) -> Option<Self> {
         if self.connection.has_room() { Self::take(self.connection.clone(), true) } else { None }
     }
 
     pub(super) fn established(&self) -> &Established {
-        self.connection.established.get().expect("places are taken on established connections")
+        self.connection.established.get().expect("permits are taken on established connections")
     }
 
-    /// No more places are given on the connection; those who have one may stay.
+    /// No more permits are given on the connection; those who have one may stay.
     pub(super) fn retire(&self) {
         self.connection.retired.store(true, Ordering::Relaxed);
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.connection.taken.fetch_sub(1, Ordering::AcqRel);
     }
