@@ -112,7 +112,7 @@
 //!
 //! [`Credentials::xds`] follow the control plane, cluster by cluster, with the certificate providers of the bootstrap or
 //! of the application ([`certificates`]). [`Credentials::tls_with`] takes any rustls configuration. Connections to xDS
-//! servers are secured by the bootstrap: [`bootstrap::TlsConfig`].
+//! servers are secured by the bootstrap: [`bootstrap::CertificateFiles`].
 //!
 //! ## Wait for an endpoint, and for how long
 //!
@@ -259,6 +259,7 @@ mod intern;
 mod names;
 mod orca_oob;
 mod peer;
+mod process;
 mod pulse;
 mod queue;
 mod random;

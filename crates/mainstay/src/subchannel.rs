@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_channel::mpsc::UnboundedSender;
@@ -18,6 +18,7 @@ use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User,
 use crate::guard;
 use crate::intern::Interner;
 use crate::orca_oob::{self, BaseUri};
+use crate::process::{self, Kind, Table};
 use crate::request::RequestBody;
 use crate::task::Task;
 use crate::telemetry::{LbObserver, SubchannelObserver};
@@ -175,8 +176,7 @@ impl Helper for Subchannels {
     }
 
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
-        static COUNTERS: Mutex<Counters> = Mutex::new(Counters { by_cluster: BTreeMap::new(), prune_at: 64 });
-        COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).of(cluster, eds_service)
+        process::table::<Counters>().of(cluster, eds_service)
     }
 
     fn observe(&mut self, observation: &Observation) {
@@ -198,10 +198,15 @@ impl Drop for Subchannels {
 }
 
 /// The in-flight counters of the process: one per {cluster, EDS service}, for all channels (L-86).
+#[derive(Default)]
 struct Counters {
     by_cluster: BTreeMap<(String, String), Weak<Counter>>,
     /// The size at which counters that nobody uses are forgotten. It doubles, so that the search for them costs little.
     prune_at: usize,
+}
+
+impl Table for Counters {
+    const KIND: Kind = Kind::CircuitBreakers;
 }
 
 impl Counters {

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use crate::credentials;
 use crate::dns::ResolveHost;
 use crate::failure::describe;
 use crate::http2::{self, Address, ConnectError, KeepAlive, Transport};
+use crate::process::{self, Kind, Table};
 use crate::task::Task;
 use crate::tls::Tls;
 
@@ -86,8 +87,7 @@ impl Peer {
     /// The process's connection to this peer: a live one with room for a stream, or a new one that is made by whoever
     /// needs it first.
     fn connection(&self) -> Arc<Connection> {
-        static CONNECTIONS: LazyLock<Mutex<HashMap<Key, Vec<Weak<Connection>>>>> = LazyLock::new(Mutex::default);
-        let mut all = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        let Connections(all) = &mut *process::table();
         all.retain(|_, connections| {
             connections.retain(|connection| connection.strong_count() > 0);
             !connections.is_empty()
@@ -171,6 +171,14 @@ impl Peer {
             dns: Arc::as_ptr(&self.dns).addr(),
         }
     }
+}
+
+/// The connections of the process.
+#[derive(Default)]
+struct Connections(HashMap<Key, Vec<Weak<Connection>>>);
+
+impl Table for Connections {
+    const KIND: Kind = Kind::XdsConnections;
 }
 
 /// A connection is carried by a task, so it belongs to a runtime.
