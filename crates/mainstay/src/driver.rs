@@ -8,7 +8,7 @@ use futures_channel::mpsc::UnboundedReceiver;
 use futures_util::StreamExt;
 use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
 use mainstay_xds::Time;
-use mainstay_xds::client::{self, Report};
+use mainstay_xds::client::{self, Level, Report};
 use mainstay_xds::deps::DnsName;
 use mainstay_xds::lrs;
 use tokio::sync::oneshot;
@@ -17,7 +17,6 @@ use tokio::time::Instant;
 use crate::ads::{AdsStreams, Service};
 use crate::channelz_node::Calls;
 use crate::connection::News;
-use crate::event::Event;
 use crate::guard;
 use crate::queue;
 use crate::random::Random;
@@ -305,35 +304,9 @@ fn progress(report: &Report) -> Option<String> {
 
 /// Levels mean something: what needs a person is `warn`, what explains a change is `info`, the rest is `debug`.
 fn log(target: &str, report: &Report) {
-    match report {
-        Report::Unreachable(server, cause, pause) => {
-            tracing::warn!(target, server = server.server_uri, cause, ?pause, "xDS server cannot be reached");
-        }
-        Report::Nacked(server, resource_type, version, _, error) => {
-            tracing::warn!(target, server = server.server_uri, %resource_type, %version, error, "xDS response rejected");
-        }
-        Report::TimedOut(server, resource) => {
-            tracing::warn!(target, server = server.server_uri, %resource, "resource was not sent in time");
-        }
-        Report::Ignored(server, reason) => {
-            tracing::warn!(target, server = server.server_uri, reason, "message ignored");
-        }
-        Report::FellBack(authority, server) => {
-            tracing::info!(target, %authority, server = server.server_uri, "fell back to another xDS server");
-        }
-        Report::Recovered(authority, server) => {
-            tracing::info!(target, %authority, server = server.server_uri, "returned to a preferred xDS server");
-        }
-        Report::SecurityIgnored(cluster) => {
-            tracing::warn!(target, %cluster, "cluster asks for TLS, which the channel's credentials do not follow");
-        }
-        Report::Connecting(_)
-        | Report::Connected(_)
-        | Report::Answered(_)
-        | Report::Alive(_)
-        | Report::StreamEnded(..)
-        | Report::Acked(..)
-        | Report::DeletionIgnored(..)
-        | Report::DeletionOver(..) => tracing::debug!(target, event = %Event::of(report), "xDS"),
+    match report.level() {
+        Level::Warn => tracing::warn!(target, "xDS: {report}"),
+        Level::Info => tracing::info!(target, "xDS: {report}"),
+        Level::Debug => tracing::debug!(target, "xDS: {report}"),
     }
 }

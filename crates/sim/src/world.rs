@@ -727,7 +727,7 @@ impl World {
 
     fn report(&mut self, who: Who, report: Report) -> Result<(), Violation> {
         self.stats.fallbacks += u64::from(matches!(report, Report::FellBack(..)));
-        self.note(|_| format!("  ! {}{}", who.tell(), tell::report(&report)));
+        self.note(|_| format!("  ! {}{}", who.tell(), report));
         let now = self.now;
         if let Some(oracle) = self.oracle_of(who) {
             oracle.report(now, &report)?;

@@ -222,7 +222,7 @@ mod tests {
         // A71: the primary dies while something is missing.
         mesh.act(Act::DoomPrimary(Cluster::Amber)).await.unwrap();
         mesh.act(Act::Announce(Cluster::Amber)).await.unwrap();
-        mesh.hear(&mut heard, &format!("{primary} (primary) cannot be reached: ")).await;
+        mesh.hear(&mut heard, &format!("{primary} (primary) is unreachable, next attempt ")).await;
         mesh.hear(&mut heard, &format!("fell back to {fallback} (fallback)")).await;
         mesh.hear(&mut heard, &format!("connected to {fallback} (fallback)")).await;
         assert!(mesh.shows(Sight::FallbackConnections(1)));
@@ -236,7 +236,7 @@ mod tests {
 
         mesh.act(Act::Endpoints(Cluster::Amber, &[NOWHERE])).await.unwrap();
         let mut events = mesh.primary().events();
-        mesh.hear(&mut heard, "rejected ClusterLoadAssignment version ").await;
+        mesh.hear(&mut heard, &format!("rejected 1 of 1 ClusterLoadAssignment of {primary} (primary), version ")).await;
         let reason = heard.lines().last().unwrap();
         assert!(reason.ends_with("\"nowhere\" is not an IPv4 or IPv6 address"), "{reason}");
         while !mesh.shows(Sight::Rejection) {
