@@ -7,6 +7,7 @@ mod backend;
 mod call;
 mod cli;
 mod connect;
+mod credentials;
 mod demo;
 mod failure;
 mod get;

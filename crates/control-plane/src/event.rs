@@ -24,14 +24,23 @@ pub struct StreamId(pub u64);
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A TCP connection was accepted.
+    /// A connection was accepted.
     ConnectionOpened {
+        /// Which one.
+        connection: ConnectionId,
+        /// The client's end of it; unspecified for a socket in the file system.
+        peer: SocketAddr,
+    },
+    /// A client that was accepted failed to secure its connection with TLS; it is closed.
+    HandshakeFailed {
         /// Which one.
         connection: ConnectionId,
         /// The client's end of it.
         peer: SocketAddr,
+        /// What was wrong.
+        reason: String,
     },
-    /// A TCP connection ended.
+    /// A connection ended.
     ConnectionClosed {
         /// Which one.
         connection: ConnectionId,
@@ -191,7 +200,7 @@ impl Journal {
     pub(crate) fn record(&self, event: Event) {
         match &event {
             // Counted when their numbers are drawn.
-            Event::ConnectionOpened { .. } | Event::StreamOpened { .. } => {}
+            Event::ConnectionOpened { .. } | Event::HandshakeFailed { .. } | Event::StreamOpened { .. } => {}
             // Nobody counts these.
             Event::LoadReported(_) | Event::Stopped => {}
             Event::ConnectionClosed { .. } => add_one(&self.closed_connections),

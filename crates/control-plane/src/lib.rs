@@ -41,6 +41,7 @@ mod server;
 mod snapshot;
 mod sotw;
 mod store;
+mod tls;
 mod type_url;
 mod view;
 
@@ -48,8 +49,9 @@ pub use crate::event::{ConnectionId, Event, Events, SeenRequest, SentResponse, S
 pub use crate::faults::{Corruption, Faults};
 pub use crate::files::{Deletions, DirectoryWatch, ExportError, LoadError, LoadErrors, Reload, load_directory};
 pub use crate::load::{ClusterTotals, LoadReport, LoadRequest, LoadTotals, LocalityTotals, locality_name};
-pub use crate::server::Server;
+pub use crate::server::{Address, Server};
 pub use crate::snapshot::{Body, Resource, Snapshot, SnapshotBuilder};
 pub use crate::sotw::RequestKind;
 pub use crate::store::{ControlPlane, Snapshots};
+pub use crate::tls::{ServerTls, TlsError};
 pub use crate::type_url::TypeUrl;

@@ -61,7 +61,7 @@ impl World {
 
     /// The client whose traffic is watched, and whose words are heard from now on.
     pub(super) fn client(&mut self) -> Result<Box<dyn Caller>, Failure> {
-        let options = Options { wait_for_ready: false, bootstrap: Some(self.bootstrap()?) };
+        let options = Options { bootstrap: Some(self.bootstrap()?), ..Options::default() };
         let channel = xds_channel(&format!("xds:///{SERVICE}"), &options)?;
         self.events = Some(channel.events());
         Ok(Box::new(TestServiceClient::new(channel)))
