@@ -7,8 +7,12 @@ use mainstay_xds::bootstrap::{ChannelCreds, FileWatcherConfig, TlsConfig};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
+pub(crate) use self::server::OwnServerTls;
+pub use self::server::ServerCredentials;
 use crate::certificates::{CertificateError, Certificates, Identity, Trust, read_once};
 use crate::tls::{OneIdentity, PeerVerifier, Tls, builder, host_of, server_name, system_roots};
+
+mod server;
 
 /// How a channel secures its connections to endpoints.
 ///

@@ -264,6 +264,7 @@ mod pulse;
 mod queue;
 mod random;
 mod request;
+mod server;
 mod shared;
 mod subchannel;
 mod supervisor;
@@ -272,16 +273,18 @@ mod task;
 mod telemetry;
 mod throttle;
 mod tls;
+mod xds_status;
 
 pub use body::ResponseBody;
 pub use call::WaitForReady;
 pub use channel::{Channel, ChannelBuilder, ChannelState};
-pub use credentials::{Credentials, CredentialsError};
+pub use credentials::{Credentials, CredentialsError, ServerCredentials};
 pub use dns::{ResolveHost, SystemDns};
 pub use error::{BuildError, TargetError, TargetErrorKind};
 pub use names::{Fault, Locality, ResourceName, ResourceType};
 pub use peer::Peer;
 pub use rustls;
+pub use server::{Handlers, Running, ServeError, Server, ServerBuilder, ServingState, ServingStates};
 #[cfg(feature = "opentelemetry")]
 pub use telemetry::{Telemetry, TelemetryBuilder};
 pub use throttle::RetryThrottle;

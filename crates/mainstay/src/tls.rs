@@ -17,13 +17,17 @@ use mainstay_xds::resource::tls::{Roots, UpstreamTls};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-pub(crate) use self::config::{builder, system_roots};
+pub(crate) use self::chain::{ChainTls, ChainTlsCache};
+pub(crate) use self::client_verifier::client_verifier;
+pub(crate) use self::config::{builder, server_builder, system_roots};
 pub use self::info::TlsInfo;
 pub(crate) use self::info::{OneIdentity, Presenting};
 pub(crate) use self::name::{has_name, host_of, server_name};
 pub(crate) use self::verifier::PeerVerifier;
 use crate::certificates::{CertificateError, CertificateProvider, Certificates, FileWatcher, Identity, Trust};
 
+mod chain;
+mod client_verifier;
 mod config;
 mod info;
 mod name;
@@ -102,7 +106,7 @@ struct Material {
     identity: Option<Identity>,
 }
 
-/// Why a connection cannot be secured as its cluster asks.
+/// Why a connection cannot be secured as its cluster or its filter chain asks.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ClusterTlsError {
     #[error("certificate provider instance {instance:?}: {error}")]
@@ -113,9 +117,9 @@ pub(crate) enum ClusterTlsError {
     },
     #[error("{0}")]
     System(#[source] CertificateError),
-    #[error("certificate provider instance {0:?} provides no roots, which the cluster asks for")]
+    #[error("certificate provider instance {0:?} provides no roots, which are asked for")]
     NoTrust(String),
-    #[error("certificate provider instance {0:?} provides no certificate of our own, which the cluster asks for")]
+    #[error("certificate provider instance {0:?} provides no certificate of our own, which is asked for")]
     NoIdentity(String),
     #[error("{0:?} is not a server name that can be asked for")]
     ServerName(String),
@@ -275,27 +279,11 @@ impl ClusterTls {
             let loaded = loaded.unwrap_or_else(|error| Err(CertificateError::Other(error.to_string())));
             loaded.map_err(ClusterTlsError::System)?;
         }
-        let mut missing = None;
-        let found = tokio::time::timeout(wait, async {
-            loop {
-                // From before the look, so that no change is missed.
-                let mut trust_changed = self.trust.changed();
-                let mut identity_changed =
-                    self.identity.as_ref().map_or_else(never, |instance| instance.provider.changed());
-                match self.build() {
-                    Ok(built) => return built,
-                    Err(error) => missing = Some(error),
-                }
-                tokio::select! {
-                    () = &mut trust_changed => {}
-                    () = &mut identity_changed => {}
-                }
-            }
-        });
-        match found.await {
-            Ok(built) => Ok(built),
-            Err(_) => Err(missing.unwrap_or_else(|| ClusterTlsError::Config("no certificates".to_owned()))),
-        }
+        let changed = || {
+            let identity = self.identity.as_ref().map_or_else(never, Instance::changed);
+            [self.trust.changed(), identity]
+        };
+        newest(wait, changed, || self.build()).await
     }
 
     fn build(&self) -> Result<Arc<ClientConfig>, ClusterTlsError> {
@@ -355,17 +343,14 @@ impl TrustSource {
     fn trust(&self) -> Result<Trust, ClusterTlsError> {
         match self {
             Self::System => system_roots().map(Trust::Roots).map_err(ClusterTlsError::System),
-            Self::Instance(instance) => {
-                let trust = instance.certificates()?.trust;
-                trust.ok_or_else(|| ClusterTlsError::NoTrust(instance.name.clone()))
-            }
+            Self::Instance(instance) => instance.trust(),
         }
     }
 
     fn changed(&self) -> Change<'_> {
         match self {
             Self::System => never(),
-            Self::Instance(instance) => instance.provider.changed(),
+            Self::Instance(instance) => instance.changed(),
         }
     }
 
@@ -391,8 +376,45 @@ impl Instance {
         identity.ok_or_else(|| ClusterTlsError::NoIdentity(self.name.clone()))
     }
 
+    fn trust(&self) -> Result<Trust, ClusterTlsError> {
+        let trust = self.certificates()?.trust;
+        trust.ok_or_else(|| ClusterTlsError::NoTrust(self.name.clone()))
+    }
+
+    fn changed(&self) -> Change<'_> {
+        self.provider.changed()
+    }
+
     fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.provider, &other.provider)
+    }
+}
+
+/// What the providers have now, as `build` makes it. If one has nothing yet, this waits until there is a change, and fails
+/// with what was missing last.
+async fn newest<'a, T>(
+    wait: Duration,
+    changed: impl Fn() -> [Change<'a>; 2],
+    build: impl Fn() -> Result<T, ClusterTlsError>,
+) -> Result<T, ClusterTlsError> {
+    let mut missing = None;
+    let found = tokio::time::timeout(wait, async {
+        loop {
+            // From before the look, so that no change is missed.
+            let [mut one, mut other] = changed();
+            match build() {
+                Ok(built) => return built,
+                Err(error) => missing = Some(error),
+            }
+            tokio::select! {
+                () = &mut one => {}
+                () = &mut other => {}
+            }
+        }
+    });
+    match found.await {
+        Ok(built) => Ok(built),
+        Err(_) => Err(missing.unwrap_or_else(|| ClusterTlsError::Config("no certificates".to_owned()))),
     }
 }
 

@@ -159,6 +159,14 @@ impl Files {
         std::fs::write(self.path(name), content).unwrap();
     }
 
+    /// Replaces both as a program does that renews them: each at once, one after the other.
+    pub(crate) fn replace_identity(&self, issued: &Issued) {
+        for (name, content) in [("cert.pem", &issued.certificate_pem), ("key.pem", &issued.key_pem)] {
+            self.write("new.pem", content);
+            std::fs::rename(self.path("new.pem"), self.path(name)).unwrap();
+        }
+    }
+
     pub(crate) fn write_identity(&self, issued: &Issued) {
         self.write("cert.pem", &issued.certificate_pem);
         self.write("key.pem", &issued.key_pem);
