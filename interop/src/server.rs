@@ -40,7 +40,9 @@ impl Settings {
         let maintenance_port = flags.port("maintenance_port", 8081)?;
         let secure = flags.switch("secure_mode")?;
         if secure && port == maintenance_port && port != 0 {
-            return Err(SettingsError::Conflict("--secure_mode=true: --maintenance_port must be another one than --port"));
+            return Err(SettingsError::Conflict(
+                "--secure_mode=true: --maintenance_port must be another one than --port",
+            ));
         }
         let settings = Self {
             port,

@@ -14,6 +14,7 @@ mod get;
 mod listen;
 mod load;
 mod output;
+mod pki;
 mod serve;
 mod signals;
 mod sim;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use mainstay::{
+    Channel, Credentials,
     bootstrap::{Bootstrap, BootstrapBuilder, Node, ServerConfig},
     event::Events,
 };
@@ -10,15 +11,12 @@ use mainstay_control_plane::{ControlPlane, Server, Snapshot, TypeUrl, resources}
 use mainstay_testservice::{Backend, proto::test_service_client::TestServiceClient};
 
 use super::{
+    mesh::{self, Mesh},
     play::Stage,
     said::Said,
     script::{Act, BACKENDS, Cluster, Sight},
 };
-use crate::{
-    call::Caller,
-    connect::{Options, xds_channel},
-    failure::Failure,
-};
+use crate::{call::Caller, connect::build, failure::Failure};
 
 /// Everything that lives in the demo, except the client.
 #[derive(Debug)]
@@ -31,6 +29,8 @@ pub(super) struct World {
     endpoints: BTreeMap<Cluster, &'static [&'static str]>,
     /// What the client says, once there is one.
     events: Option<Events>,
+    /// The servers that prove who they are.
+    mesh: Mesh,
 }
 
 impl World {
@@ -46,7 +46,9 @@ impl World {
         }
         let control_planes = control_planes.try_into().expect("the loop above makes two");
         let endpoints = Cluster::FIRST.map(|cluster| (cluster, cluster.first_endpoints())).into();
-        let world = Self { backends, control_planes, route: Cluster::Blue, endpoints, events: None };
+        let control_planes: [Server; 2] = control_planes;
+        let mesh = Mesh::start(servers(&control_planes)).await?;
+        let world = Self { backends, control_planes, route: Cluster::Blue, endpoints, events: None, mesh };
         world.announce();
         Ok(world)
     }
@@ -61,18 +63,21 @@ impl World {
 
     /// The client whose traffic is watched, and whose words are heard from now on.
     pub(super) fn client(&mut self) -> Result<Box<dyn Caller>, Failure> {
-        let options = Options { bootstrap: Some(self.bootstrap()?), ..Options::default() };
-        let channel = xds_channel(&format!("xds:///{SERVICE}"), &options)?;
+        let channel = build(
+            Channel::builder(format!("xds:///{SERVICE}"))
+                .bootstrap(self.bootstrap()?)
+                .credentials(Credentials::xds(Credentials::insecure()))
+                .certificate_provider(mesh::INSTANCE, self.mesh.client()),
+        )?;
         self.events = Some(channel.events());
         Ok(Box::new(TestServiceClient::new(channel)))
     }
 
     /// The bootstrap that knows both control planes, in this order.
     fn bootstrap(&self) -> Result<Bootstrap, Failure> {
-        let node = Node::new("mainstay-demo");
-        let servers = self.control_planes.iter().map(|server| ServerConfig::insecure(server.addr().to_string()));
-        let builder = servers.fold(Bootstrap::builder().node(node), BootstrapBuilder::server);
-        builder.build().map_err(|invalid| Failure::failed(format!("the demo's bootstrap: {invalid}")))
+        servers(&self.control_planes)
+            .build()
+            .map_err(|invalid| Failure::failed(format!("the demo's bootstrap: {invalid}")))
     }
 
     /// Puts the present configuration into force at both control planes.
@@ -80,14 +85,18 @@ impl World {
         let mut snapshot = Snapshot::builder()
             .listener(resources::listener(SERVICE, resources::rds(ROUTES)))
             .route(resources::route(ROUTES, self.route.name()));
+        snapshot = self.mesh.announce(snapshot);
         for (cluster, names) in &self.endpoints {
             let addresses = names.iter().map(|name| match self.backends.get(name) {
                 Some(backend) => backend.addr().to_string(),
-                None => format!("{name}:80"),
+                None => self.mesh.address(name).map_or_else(|| format!("{name}:80"), |address| address.to_string()),
             });
-            snapshot = snapshot
-                .cluster(resources::eds_cluster(cluster.name()))
-                .endpoints(resources::endpoints(cluster.name(), addresses));
+            let resource = resources::eds_cluster(cluster.name());
+            let resource = match cluster {
+                Cluster::Blue | Cluster::Green | Cluster::Amber => resource,
+                Cluster::Violet => resources::with_mtls(resource, mesh::INSTANCE, [mesh::wanted()]),
+            };
+            snapshot = snapshot.cluster(resource).endpoints(resources::endpoints(cluster.name(), addresses));
         }
         let snapshot: Snapshot = snapshot.build();
         for server in &self.control_planes {
@@ -140,6 +149,7 @@ impl Stage for World {
                 self.route = cluster;
                 self.announce();
             }
+            Act::Rotate(name) => self.mesh.rotate(name).await?,
         }
         Ok(())
     }
@@ -160,8 +170,15 @@ impl Stage for World {
         match sight {
             Sight::FallbackConnections(count) => fallback.open_connections == count,
             Sight::Rejection => primary.nacks > 0,
+            Sight::Identities => self.mesh.is_in_order(),
         }
     }
+}
+
+/// A bootstrap that knows both control planes, in this order.
+fn servers(control_planes: &[Server; 2]) -> BootstrapBuilder {
+    let servers = control_planes.iter().map(|server| ServerConfig::insecure(server.addr().to_string()));
+    servers.fold(Bootstrap::builder().node(Node::new("mainstay-demo")), BootstrapBuilder::server)
 }
 
 fn no_port(name: &str, error: &std::io::Error) -> Failure {

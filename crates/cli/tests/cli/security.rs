@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use mainstay_control_plane::{ControlPlane, Server, Snapshot, SnapshotBuilder, resources};
+use mainstay_control_plane::{ControlPlane, Server, Snapshot, SnapshotBuilder, TypeUrl, resources};
 use mainstay_testservice::{Backend, Identity, ServerTlsConfig};
 use serde_json::{Value, json};
 use tonic::transport::Certificate;
@@ -204,6 +204,65 @@ async fn get_shows_how_clusters_are_secured() {
     let expected = json!({ "roots": "files", "identity": "files", "subject_alt_names": ["\"a\"", "\"spiffe://b/c\""] });
     assert_eq!(report["clusters"]["mtls"]["tls"], expected);
     assert_eq!(report["clusters"]["plain"]["tls"], Value::Null);
+}
+
+/// A36: a backend serves as long as the control plane has a Listener for it, and says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_serves_as_the_control_plane_says() {
+    let pki = Pki::new();
+    let control_plane = ControlPlane::new();
+    let server = control_plane.serve("127.0.0.1:0").await.unwrap();
+    let mut bootstrap: Value = serde_json::from_str(&bootstrap(&pki, &server)).unwrap();
+    bootstrap["server_listener_resource_name_template"] = json!("servers/%s");
+    pki.issue("greeter");
+    let mut own = bootstrap["certificate_providers"]["files"].clone();
+    own["config"]["certificate_file"] = json!(pki.file("greeter.pem"));
+    own["config"]["private_key_file"] = json!(pki.file("greeter.key"));
+    bootstrap["certificate_providers"]["own"] = own;
+    let bootstrap = bootstrap.to_string();
+    let mut events = server.events();
+    let args = ["backend", "--listen", "127.0.0.1:0", "--id", "one", "--xds", "--credentials", "xds", "--json"];
+    let mut backend = Running::start_with_bootstrap(&bootstrap, &args);
+    let request = events.request(TypeUrl::LISTENER).await.unwrap();
+    let [name] = &request.names[..] else { panic!("{request:?}") };
+    let address = name.strip_prefix("servers/").unwrap().to_owned();
+    assert!(std::net::TcpStream::connect(&address).is_err(), "it does not listen before it serves");
+
+    let listener = resources::server_listener(name.clone(), &address, resources::server_route("routes"));
+    let cluster = resources::with_mtls(resources::eds_cluster("cluster"), "files", ["greeter"]);
+    let snapshot = Snapshot::builder()
+        .listener(resources::with_server_tls(listener, "own", true))
+        .listener(resources::listener("greeter", resources::route("routes", "cluster")))
+        .cluster(cluster)
+        .endpoints(resources::endpoints("cluster", [&address]));
+    control_plane.set(snapshot);
+    let mut line: Value = serde_json::from_str(&backend.line()).unwrap();
+    if line["state"] == "NOT_SERVING" {
+        assert!(line["reason"].is_string(), "{line}");
+        line = serde_json::from_str(&backend.line()).unwrap();
+    }
+    assert_eq!(line, json!({ "event": "serving", "address": address, "state": "SERVING", "reason": null }));
+
+    let load = ["load", "xds:///greeter", "--qps", "20", "--duration", "200ms", "--json", "--credentials", "xds"];
+    let answered = calls(&mainstay_with_bootstrap(&bootstrap, &load).stdout);
+    assert!(answered.iter().all(|call| call["server_id"] == "one"), "{answered:?}");
+
+    backend.signal("TERM");
+    let (code, stdout, stderr) = backend.end();
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{stdout}");
+    assert!(std::net::TcpStream::connect(&address).is_err());
+}
+
+#[test]
+fn a_backend_says_what_it_lacks_to_be_configured() {
+    let bootstrap = r#"{"xds_servers": [{"server_uri": "127.0.0.1:1", "channel_creds": [{"type": "insecure"}]}]}"#;
+    let output = mainstay_with_bootstrap(bootstrap, &["backend", "--xds"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("server_listener_resource_name_template"), "{}", text(&output.stderr));
+    let output = mainstay(&["backend", "--credentials", "xds"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--xds"), "{}", text(&output.stderr));
 }
 
 async fn mtls_backend(pki: &Pki) -> Backend {
