@@ -61,6 +61,26 @@ pub enum FilterOverride {
     StatefulSession(Option<Arc<SessionCookie>>),
 }
 
+impl HttpFilter {
+    /// The config in effect where these overrides are, the most specific first; none if the filter does nothing there
+    /// (R-24, L-43). An override for a filter of another kind does not count.
+    pub fn effective(&self, overrides: &[&FilterOverrides]) -> Option<FilterConfig> {
+        let replaced = overrides.iter().find_map(|overrides| overrides.get(&self.name));
+        match (&self.config, replaced) {
+            (_, Some(FilterOverride::Disabled)) => None,
+            (FilterConfig::Fault(_), Some(FilterOverride::Fault(fault))) => {
+                Some(FilterConfig::Fault(Arc::clone(fault)))
+            }
+            (FilterConfig::StatefulSession(_), Some(FilterOverride::StatefulSession(cookie))) => {
+                Some(FilterConfig::StatefulSession(cookie.clone()))
+            }
+            (_, None | Some(FilterOverride::Fault(_) | FilterOverride::StatefulSession(_))) => {
+                (!self.disabled).then(|| self.config.clone())
+            }
+        }
+    }
+}
+
 /// Which end of a connection a filter chain is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
