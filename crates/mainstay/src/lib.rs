@@ -151,6 +151,7 @@
 //! let response = client.unary_call(HelloRequest::default()).await?;
 //! if let Some(peer) = response.extensions().get::<mainstay::Peer>() {
 //!     println!("{} of cluster {} in {}", peer.address(), peer.cluster(), peer.locality());
+//!     println!("which proved over TLS to be {:?}", peer.principal());
 //! }
 //! # Ok(())
 //! # }
@@ -285,3 +286,4 @@ pub use rustls;
 #[cfg(feature = "opentelemetry")]
 pub use telemetry::{Telemetry, TelemetryBuilder};
 pub use throttle::RetryThrottle;
+pub use tls::TlsInfo;

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use mainstay_lb::Origin;
 
 use crate::names::Locality;
+use crate::tls::TlsInfo;
 
-/// The endpoint that answered an RPC, in the extensions of its response.
+/// The other side of an RPC: the endpoint that answered it, in the extensions of its response.
 ///
 /// ```
 /// # fn example(response: tonic::Response<()>) {
 /// if let Some(peer) = response.extensions().get::<mainstay::Peer>() {
 ///     println!("answered by {} of cluster {:?}", peer.address(), peer.cluster());
+///     println!("which proved to be {:?}", peer.principal());
 /// }
 /// # }
 /// ```
@@ -21,11 +23,14 @@ use crate::names::Locality;
 pub struct Peer {
     address: SocketAddr,
     origin: Arc<Origin>,
+    /// Of the connection that carried the RPC.
+    tls: Option<Arc<TlsInfo>>,
 }
 
 impl Peer {
-    pub(crate) fn new(address: SocketAddr, origin: Arc<Origin>) -> Self {
-        Self { address, origin }
+    /// The endpoint of an RPC.
+    pub(crate) fn endpoint(address: SocketAddr, origin: Arc<Origin>, tls: Option<Arc<TlsInfo>>) -> Self {
+        Self { address, origin, tls }
     }
 
     /// Returns the address of the endpoint.
@@ -42,6 +47,17 @@ impl Peer {
     pub fn locality(&self) -> Locality {
         Locality::of(&self.origin.locality)
     }
+
+    /// Returns what the connection was secured with; `None` in plaintext.
+    pub fn tls(&self) -> Option<&TlsInfo> {
+        self.tls.as_deref()
+    }
+
+    /// Returns who the other side has proved to be; `None` in plaintext, and for a client without a certificate. See
+    /// [`TlsInfo::principal`].
+    pub fn principal(&self) -> Option<&str> {
+        self.tls()?.principal()
+    }
 }
 
 impl fmt::Debug for Peer {
@@ -50,6 +66,7 @@ impl fmt::Debug for Peer {
             .field("address", &self.address)
             .field("cluster", &self.origin.cluster)
             .field("locality", &self.origin.locality)
+            .field("tls", &self.tls)
             .finish()
     }
 }

@@ -8,24 +8,24 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use mainstay_lb::SubchannelSpec;
 use mainstay_xds::bootstrap::{Bootstrap, CertificateProviderConfig};
 use mainstay_xds::resource::tls::{Roots, UpstreamTls};
-use rustls::client::ResolvesClientCert;
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, SignatureScheme};
 
 pub(crate) use self::config::{builder, system_roots};
+pub use self::info::TlsInfo;
+pub(crate) use self::info::{OneIdentity, Presenting};
 pub(crate) use self::name::{has_name, host_of, server_name};
 pub(crate) use self::verifier::PeerVerifier;
 use crate::certificates::{CertificateError, CertificateProvider, Certificates, FileWatcher, Identity, Trust};
 
 mod config;
+mod info;
 mod name;
 mod verifier;
 
@@ -34,8 +34,6 @@ mod verifier;
 pub(crate) struct Tls {
     pub(crate) config: Arc<rustls::ClientConfig>,
     pub(crate) server_name: ServerName<'static>,
-    /// Our certificate, where it is known whether it was asked for.
-    pub(crate) presented: Option<Arc<Presented>>,
 }
 
 /// How a connection is secured.
@@ -123,13 +121,6 @@ pub(crate) enum ClusterTlsError {
     ServerName(String),
     #[error("TLS configuration: {0}")]
     Config(String),
-}
-
-/// Presents our certificate, and remembers whether it was asked for.
-#[derive(Debug)]
-pub(crate) struct Presented {
-    key: Arc<CertifiedKey>,
-    asked: AtomicBool,
 }
 
 // === impl Tls ===
@@ -274,20 +265,11 @@ impl ClusterTls {
                 name.map_err(|_| ClusterTlsError::ServerName(sni.to_owned()))?
             }
         };
-        let (material, config) = self.newest(wait).await?;
-        let mut tls = Tls { config, server_name, presented: None };
-        if let Some(identity) = material.identity {
-            let presented =
-                Arc::new(Presented { key: identity.certified_key().clone(), asked: AtomicBool::new(false) });
-            let mut config = ClientConfig::clone(&tls.config);
-            config.client_auth_cert_resolver = presented.clone();
-            (tls.config, tls.presented) = (Arc::new(config), Some(presented));
-        }
-        Ok(tls)
+        Ok(Tls { config: self.newest(wait).await?, server_name })
     }
 
     /// What the providers have now. If one has nothing yet, this waits for it, and fails with what it says.
-    async fn newest(&self, wait: Duration) -> Result<(Material, Arc<ClientConfig>), ClusterTlsError> {
+    async fn newest(&self, wait: Duration) -> Result<Arc<ClientConfig>, ClusterTlsError> {
         if matches!(self.trust, TrustSource::System) {
             let loaded = tokio::task::spawn_blocking(system_roots).await;
             let loaded = loaded.unwrap_or_else(|error| Err(CertificateError::Other(error.to_string())));
@@ -316,7 +298,7 @@ impl ClusterTls {
         }
     }
 
-    fn build(&self) -> Result<(Material, Arc<ClientConfig>), ClusterTlsError> {
+    fn build(&self) -> Result<Arc<ClientConfig>, ClusterTlsError> {
         let material = Material {
             trust: self.trust.trust()?,
             identity: self.identity.as_ref().map(Instance::identity).transpose()?,
@@ -325,17 +307,20 @@ impl ClusterTls {
         if let Some((before, config)) = &*built
             && before.is(&material)
         {
-            return Ok((material, config.clone()));
+            return Ok(config.clone());
         }
         let config = self.config(&material).map_err(|error| ClusterTlsError::Config(error.to_string()))?;
-        *built = Some((material.clone(), config.clone()));
-        Ok((material, config))
+        *built = Some((material, config.clone()));
+        Ok(config)
     }
 
     fn config(&self, material: &Material) -> Result<Arc<ClientConfig>, rustls::Error> {
         let verifier = PeerVerifier::new(material.trust.clone(), self.context.clone());
-        let mut config =
-            builder()?.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth();
+        let builder = builder()?.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match &material.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => builder.with_client_cert_resolver(Arc::new(OneIdentity(identity.clone()))),
+        };
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Arc::new(config))
     }
@@ -416,27 +401,6 @@ type Change<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 fn never<'a>() -> Change<'a> {
     Box::pin(std::future::pending())
-}
-
-// === impl Presented ===
-
-impl Presented {
-    /// Our certificate, if the other side asked for it.
-    pub(crate) fn certificate(&self) -> Option<&[u8]> {
-        let first = self.key.cert.first().filter(|_| self.asked.load(Ordering::Relaxed));
-        first.map(|certificate| &**certificate)
-    }
-}
-
-impl ResolvesClientCert for Presented {
-    fn resolve(&self, _roots: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.asked.store(true, Ordering::Relaxed);
-        Some(self.key.clone())
-    }
-
-    fn has_certs(&self) -> bool {
-        true
-    }
 }
 
 impl fmt::Debug for ClusterTls {

@@ -11,9 +11,9 @@ use tonic::{Request, Response, Status};
 
 use crate::channelz_node::{CallCounters, ChannelzNode, TraceEvent};
 use crate::connection::{Connection, Socket};
-use crate::http2::Security;
 use crate::hub::Hub;
 use crate::shared::HubStatus;
+use crate::tls::TlsInfo;
 
 use pb::channel_connectivity_state::State;
 use pb::channel_trace_event::Severity;
@@ -207,7 +207,7 @@ fn socket(connection: &Connection, socket: &Socket) -> pb::Socket {
         }),
         local: socket.ends.local.map(address),
         remote: Some(address(connection.address())),
-        security: socket.ends.security.as_ref().map(security),
+        security: socket.ends.tls.as_deref().map(security),
         remote_name: String::new(),
     }
 }
@@ -259,11 +259,13 @@ fn address(address: SocketAddr) -> pb::Address {
     pb::Address { address: Some(pb::address::Address::TcpipAddress(tcp)) }
 }
 
-fn security(security: &Security) -> pb::Security {
-    let cipher_suite = security.cipher_suite.map(|name| pb::security::tls::CipherSuite::StandardName(name.to_owned()));
-    let remote_certificate = security.certificate.clone();
-    let tls =
-        pb::security::Tls { cipher_suite, local_certificate: security.local_certificate.clone(), remote_certificate };
+fn security(tls: &TlsInfo) -> pb::Security {
+    let cipher_suite = pb::security::tls::CipherSuite::StandardName(tls.cipher_suite().to_owned());
+    let tls = pb::security::Tls {
+        cipher_suite: Some(cipher_suite),
+        local_certificate: tls.local_certificate().unwrap_or_default().to_vec(),
+        remote_certificate: tls.certificate().unwrap_or_default().to_vec(),
+    };
     pb::Security { model: Some(pb::security::Model::Tls(tls)) }
 }
 

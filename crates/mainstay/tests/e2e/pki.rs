@@ -22,13 +22,24 @@ pub(crate) struct Issued {
 
 impl Authority {
     pub(crate) fn new() -> Self {
+        let (params, key) = Self::params();
+        Self(CertifiedIssuer::self_signed(params, key).unwrap())
+    }
+
+    /// One that this one vouches for.
+    pub(crate) fn below(&self) -> Self {
+        let (params, key) = Self::params();
+        Self(CertifiedIssuer::signed_by(params, key, &self.0).unwrap())
+    }
+
+    fn params() -> (CertificateParams, KeyPair) {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         // Each has a name of its own, so that none is taken for another.
         let name = format!("authority {:x?}", &key.public_key_raw()[1..9]);
         params.distinguished_name.push(DnType::CommonName, name);
-        Self(CertifiedIssuer::self_signed(params, key).unwrap())
+        (params, key)
     }
 
     pub(crate) fn pem(&self) -> String {
@@ -92,6 +103,17 @@ impl Authority {
         let builder =
             rustls::ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().unwrap();
         Self::finish(builder.with_no_client_auth(), issued)
+    }
+
+    /// A server with this certificate that demands one of ours, in one version of TLS.
+    pub(crate) fn serve_mtls(
+        &self,
+        issued: Issued,
+        version: &'static rustls::SupportedProtocolVersion,
+    ) -> rustls::ServerConfig {
+        let builder = rustls::ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[version]);
+        let verifier = WebPkiClientVerifier::builder_with_provider(self.roots(), provider());
+        Self::finish(builder.unwrap().with_client_cert_verifier(verifier.build().unwrap()), issued)
     }
 
     fn finish(
