@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 use mainstay_xds::resource::filter::{
-    AuditLoggerConfig, FilterConfig, FilterOverride, FilterOverrides, HeaderRule, HeaderSource, HttpFilter, Policy,
-    Rbac, RbacAction, Rule,
+    AuditLoggerConfig, FilterConfig, FilterOverrides, HeaderRule, HeaderSource, HttpFilter, Policy, Rbac, RbacAction,
+    Rule,
 };
 
 use crate::identity::SubjectAltNames;
@@ -123,17 +123,10 @@ impl<'a> Caller<'a> {
 impl Authorization {
     /// Applies overrides, the most specific first (AZ-10).
     pub fn new(chain: &[HttpFilter], overrides: &[&FilterOverrides]) -> Self {
-        let filter = |filter: &HttpFilter| {
-            let FilterConfig::Rbac(rbac) = &filter.config else { return None };
-            let rbac = match overrides.iter().find_map(|overrides| overrides.get(&filter.name)) {
-                Some(FilterOverride::Rbac(rbac)) => rbac.as_ref(),
-                Some(FilterOverride::Disabled) => None,
-                // The override is for a filter of another kind.
-                Some(FilterOverride::Fault(_) | FilterOverride::StatefulSession(_)) | None => {
-                    rbac.as_ref().filter(|_| !filter.disabled)
-                }
-            };
-            Some((Arc::from(filter.name.as_str()), Authorizer::new(Arc::clone(rbac?))))
+        let filter = |filter: &HttpFilter| match filter.effective(overrides)? {
+            FilterConfig::Rbac(rbac) => Some((Arc::from(filter.name.as_str()), Authorizer::new(rbac?))),
+            // Of these, none does anything on a server.
+            FilterConfig::Router | FilterConfig::Fault(_) | FilterConfig::StatefulSession(_) => None,
         };
         Self { filters: chain.iter().filter_map(filter).collect() }
     }

@@ -36,6 +36,7 @@ mod request_hash;
 mod retry;
 mod routing;
 mod rpc;
+pub mod serve;
 mod session;
 mod snapshot;
 mod subchannel;

@@ -42,9 +42,11 @@ pub use config::{ClusterChildren, ClusterConfig, ClusterResult, JoinedLocality, 
 pub use dns::DnsName;
 pub use error::{ClusterError, ClusterErrorKind, ConfigError};
 
+pub(crate) use sources::{Source, Sources, Verdict};
+pub(crate) use watch::{Name, State, Watched, key};
+
 use graph::{Context, Graph, Origin};
-use sources::{Source, Verdict};
-use watch::{Name, State, Table, Watched, key};
+use watch::Table;
 
 /// What the driver must do next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

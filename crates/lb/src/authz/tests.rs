@@ -2,7 +2,7 @@
 
 use http::HeaderValue;
 use mainstay_xds::resource::cidr::Cidr;
-use mainstay_xds::resource::filter::{AuditCondition, AuditOptions};
+use mainstay_xds::resource::filter::{AuditCondition, AuditOptions, FilterOverride};
 use mainstay_xds::resource::matcher::{FullRegex, HeaderMatch, HeaderMatcher, StringMatcher};
 
 use super::*;

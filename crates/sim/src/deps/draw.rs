@@ -106,7 +106,7 @@ impl Draw {
 
     fn listener(&mut self) -> Listener {
         if self.chance(25) {
-            return Listener::Server(ServerListener { address: address(443) });
+            return Listener::Server(Arc::new(ServerListener::new(address(443), None)));
         }
         let routes = if self.chance(2) {
             RouteSource::Inline(self.routes())

@@ -70,6 +70,28 @@ pub enum FilterOverride {
     Rbac(Option<Arc<Rbac>>),
 }
 
+impl HttpFilter {
+    /// The config in effect where these overrides are, the most specific first; none if the filter does nothing there
+    /// (R-24, L-43). An override for a filter of another kind does not count.
+    pub fn effective(&self, overrides: &[&FilterOverrides]) -> Option<FilterConfig> {
+        let replaced = overrides.iter().find_map(|overrides| overrides.get(&self.name));
+        match (&self.config, replaced) {
+            (_, Some(FilterOverride::Disabled)) => None,
+            (FilterConfig::Fault(_), Some(FilterOverride::Fault(fault))) => {
+                Some(FilterConfig::Fault(Arc::clone(fault)))
+            }
+            (FilterConfig::StatefulSession(_), Some(FilterOverride::StatefulSession(cookie))) => {
+                Some(FilterConfig::StatefulSession(cookie.clone()))
+            }
+            (FilterConfig::Rbac(_), Some(FilterOverride::Rbac(rbac))) => Some(FilterConfig::Rbac(rbac.clone())),
+            (
+                _,
+                None | Some(FilterOverride::Fault(_) | FilterOverride::StatefulSession(_) | FilterOverride::Rbac(_)),
+            ) => (!self.disabled).then(|| self.config.clone()),
+        }
+    }
+}
+
 /// Which end of a connection a filter chain is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
