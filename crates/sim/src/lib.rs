@@ -37,7 +37,7 @@ pub use invariant::{Invariant, Violation};
 pub use named::{replay_line, scenario};
 pub use plane::Habits;
 pub use rehearse::{Fate, Rehearsal, Seen, rehearse};
-pub use resources::{Lb, Place, Policy, Spec};
+pub use resources::{Lb, Policy, PrioritySpec, Spec};
 pub use run::{Failure, replay, run};
 pub use scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario, ServerHistory};
 pub use shrink::shrink;

@@ -1,4 +1,4 @@
-//! The real world of the demo: backends and control planes on ports of this machine, all in this process.
+//! The real mesh of the demo: backends and control planes on ports of this machine, all in this process.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use crate::{
 
 /// Everything that lives in the demo, except the client.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct Mesh {
     backends: BTreeMap<&'static str, Backend>,
     /// The primary and the fallback.
     control_planes: [Server; 2],
@@ -33,7 +33,7 @@ pub(super) struct World {
     events: Option<Events>,
 }
 
-impl World {
+impl Mesh {
     /// Starts everything on ports that the system chooses.
     pub(super) async fn start() -> Result<Self, Failure> {
         let mut backends = BTreeMap::new();
@@ -46,9 +46,9 @@ impl World {
         }
         let control_planes = control_planes.try_into().expect("the loop above makes two");
         let endpoints = Cluster::FIRST.map(|cluster| (cluster, cluster.first_endpoints())).into();
-        let world = Self { backends, control_planes, route: Cluster::Blue, endpoints, events: None };
-        world.announce();
-        Ok(world)
+        let mesh = Self { backends, control_planes, route: Cluster::Blue, endpoints, events: None };
+        mesh.announce();
+        Ok(mesh)
     }
 
     /// Who is who, for those who want to look in from outside.
@@ -107,7 +107,7 @@ impl World {
     }
 }
 
-impl Stage for World {
+impl Stage for Mesh {
     async fn act(&mut self, act: Act) -> Result<(), Failure> {
         match act {
             Act::Endpoints(cluster, names) => {
@@ -183,9 +183,9 @@ mod tests {
 
     #[tokio::test]
     async fn both_control_planes_announce_what_the_script_says() {
-        let mut world = World::start().await.unwrap();
-        world.act(Act::Endpoints(Cluster::Blue, &["four"])).await.unwrap();
-        for server in &world.control_planes {
+        let mut mesh = Mesh::start().await.unwrap();
+        mesh.act(Act::Endpoints(Cluster::Blue, &["four"])).await.unwrap();
+        for server in &mesh.control_planes {
             let snapshot = server.control_plane().snapshot().unwrap();
             assert!(snapshot.contains(&TypeUrl::LISTENER, "demo") && snapshot.contains(&TypeUrl::CLUSTER, "green"));
             assert_eq!(server.control_plane().version(&TypeUrl::ENDPOINTS).as_deref(), Some("2"));
@@ -194,65 +194,65 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_killed_refuses_connections_until_it_returns() {
-        let mut world = World::start().await.unwrap();
-        let two = world.backends["two"].addr();
-        let planes = world.control_planes.each_ref().map(Server::addr);
-        world.act(Act::KillBackend("two")).await.unwrap();
-        world.act(Act::KillControlPlanes).await.unwrap();
+        let mut mesh = Mesh::start().await.unwrap();
+        let two = mesh.backends["two"].addr();
+        let planes = mesh.control_planes.each_ref().map(Server::addr);
+        mesh.act(Act::KillBackend("two")).await.unwrap();
+        mesh.act(Act::KillControlPlanes).await.unwrap();
         for addr in [two, planes[0], planes[1]] {
             assert!(TcpStream::connect(addr).await.is_err(), "{addr}");
         }
-        world.act(Act::RestoreBackend("two")).await.unwrap();
-        world.act(Act::RestoreControlPlanes(Cluster::Green)).await.unwrap();
+        mesh.act(Act::RestoreBackend("two")).await.unwrap();
+        mesh.act(Act::RestoreControlPlanes(Cluster::Green)).await.unwrap();
         for addr in [two, planes[0], planes[1]] {
             assert!(TcpStream::connect(addr).await.is_ok(), "{addr}");
         }
-        assert_eq!(world.control_planes[0].control_plane().version(&TypeUrl::ROUTE).as_deref(), Some("2"));
+        assert_eq!(mesh.control_planes[0].control_plane().version(&TypeUrl::ROUTE).as_deref(), Some("2"));
     }
 
     #[tokio::test]
     async fn the_client_is_heard_when_it_falls_back_returns_and_rejects() {
-        let mut world = World::start().await.unwrap();
-        let _client = world.client().unwrap();
-        let [primary, fallback] = world.control_planes.each_ref().map(Server::addr);
+        let mut mesh = Mesh::start().await.unwrap();
+        let _client = mesh.client().unwrap();
+        let [primary, fallback] = mesh.control_planes.each_ref().map(Server::addr);
         let mut heard = Heard::default();
-        world.hear(&mut heard, &format!("connected to {primary} (primary)")).await;
-        assert!(world.shows(Sight::FallbackConnections(0)) && !world.shows(Sight::Rejection));
+        mesh.hear(&mut heard, &format!("connected to {primary} (primary)")).await;
+        assert!(mesh.shows(Sight::FallbackConnections(0)) && !mesh.shows(Sight::Rejection));
 
         // A71: the primary dies while something is missing.
-        world.act(Act::DoomPrimary(Cluster::Amber)).await.unwrap();
-        world.act(Act::Announce(Cluster::Amber)).await.unwrap();
-        world.hear(&mut heard, &format!("{primary} (primary) cannot be reached: ")).await;
-        world.hear(&mut heard, &format!("fell back to {fallback} (fallback)")).await;
-        world.hear(&mut heard, &format!("connected to {fallback} (fallback)")).await;
-        assert!(world.shows(Sight::FallbackConnections(1)));
+        mesh.act(Act::DoomPrimary(Cluster::Amber)).await.unwrap();
+        mesh.act(Act::Announce(Cluster::Amber)).await.unwrap();
+        mesh.hear(&mut heard, &format!("{primary} (primary) is unreachable, next attempt ")).await;
+        mesh.hear(&mut heard, &format!("fell back to {fallback} (fallback)")).await;
+        mesh.hear(&mut heard, &format!("connected to {fallback} (fallback)")).await;
+        assert!(mesh.shows(Sight::FallbackConnections(1)));
 
-        world.act(Act::RestorePrimary).await.unwrap();
-        world.hear(&mut heard, &format!("returned to {primary} (primary)")).await;
-        let mut events = world.control_planes[1].events();
-        while !world.shows(Sight::FallbackConnections(0)) {
+        mesh.act(Act::RestorePrimary).await.unwrap();
+        mesh.hear(&mut heard, &format!("returned to {primary} (primary)")).await;
+        let mut events = mesh.control_planes[1].events();
+        while !mesh.shows(Sight::FallbackConnections(0)) {
             events.next().await.unwrap();
         }
 
-        world.act(Act::Endpoints(Cluster::Amber, &[NOWHERE])).await.unwrap();
-        let mut events = world.primary().events();
-        world.hear(&mut heard, "rejected ClusterLoadAssignment version ").await;
+        mesh.act(Act::Endpoints(Cluster::Amber, &[NOWHERE])).await.unwrap();
+        let mut events = mesh.primary().events();
+        mesh.hear(&mut heard, &format!("rejected 1 of 1 ClusterLoadAssignment of {primary} (primary), version ")).await;
         let reason = heard.lines().last().unwrap();
         assert!(reason.ends_with("\"nowhere\" is not an IPv4 or IPv6 address"), "{reason}");
-        while !world.shows(Sight::Rejection) {
+        while !mesh.shows(Sight::Rejection) {
             events.next().await.unwrap();
         }
     }
 
     #[tokio::test]
     async fn the_bootstrap_names_the_primary_first() {
-        let world = World::start().await.unwrap();
-        let bootstrap = world.bootstrap().unwrap();
+        let mesh = Mesh::start().await.unwrap();
+        let bootstrap = mesh.bootstrap().unwrap();
         let uris: Vec<_> = bootstrap.server_uris().collect();
-        assert_eq!(uris, world.control_planes.each_ref().map(|server| server.addr().to_string()));
+        assert_eq!(uris, mesh.control_planes.each_ref().map(|server| server.addr().to_string()));
     }
 
-    impl World {
+    impl Mesh {
         /// Listens until a line begins like this.
         async fn hear(&mut self, heard: &mut Heard, beginning: &str) {
             while !heard.lines().last().is_some_and(|line| line.starts_with(beginning)) {

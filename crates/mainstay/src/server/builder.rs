@@ -26,8 +26,9 @@ use crate::ads::AdsLimits;
 use crate::bootstrap::Bootstrap;
 use crate::certificates::CertificateProvider;
 use crate::credentials::ServerCredentials;
-use crate::dns::{ResolveHost, Shielded, system_dns};
+use crate::dns::{ResolveHost, Shielded};
 use crate::http2::{Http2Settings, KeepAlive};
+use crate::process;
 use crate::telemetry::Telemetry;
 use crate::tls::OwnProviders;
 
@@ -295,7 +296,7 @@ impl ServerBuilder {
             services: self.services,
             limits: self.limits,
             serve: self.serve,
-            dns: self.dns.unwrap_or_else(system_dns),
+            dns: self.dns.unwrap_or_else(|| process::SYSTEM_DNS.clone()),
             client: self.client,
             ads: self.ads,
             telemetry: self.telemetry,
