@@ -12,7 +12,6 @@ use http::{HeaderValue, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
-use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{
     CallTracker, Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Origin, PushBack, Retry, RetryThrottle,
     Rpc,
@@ -25,7 +24,7 @@ use tonic::{Code, Status};
 use crate::body::{Held, ResponseBody};
 use crate::channelz_node;
 use crate::code;
-use crate::connection::WrongName;
+use crate::connection::{Sender, WrongName};
 use crate::deadline;
 use crate::failure::{self, GRPC_STATUS};
 use crate::hub::{ClusterRef, Hub};
@@ -35,6 +34,7 @@ use crate::request::{Request, RequestBody};
 use crate::shared::Halt;
 use crate::subchannel::Subchannel;
 use crate::telemetry::CallObserver;
+use crate::tls::TlsInfo;
 
 /// Carries one RPC to the headers of its response; the body does the rest.
 ///
@@ -86,8 +86,8 @@ pub(crate) fn run(
                         Some((code, pause)) => Some((answer.end(code), pause)),
                         None => {
                             let upload = request.commit();
-                            let Answer { mut response, address, origin, timer, tracker, on_subchannel } = answer;
-                            extensions.insert(Peer::new(address, origin));
+                            let Answer { mut response, address, origin, tls, timer, tracker, on_subchannel } = answer;
+                            extensions.insert(Peer::endpoint(address, origin, tls));
                             extensions.extend(std::mem::take(response.extensions_mut()));
                             *response.extensions_mut() = extensions;
                             let observer = std::mem::take(&mut call.observer);
@@ -177,7 +177,7 @@ struct Call {
 
 /// Where an RPC goes, taken out of the snapshot.
 struct Way {
-    sender: SendRequest<RequestBody>,
+    sender: Sender,
     authority: Option<Authority>,
     deadline: Option<Instant>,
     tracker: CallTracker,
@@ -214,6 +214,7 @@ struct Answer {
     response: http::Response<Incoming>,
     address: SocketAddr,
     origin: Arc<Origin>,
+    tls: Option<Arc<TlsInfo>>,
     timer: Option<Pin<Box<Sleep>>>,
     tracker: CallTracker,
     on_subchannel: channelz_node::Call,
@@ -398,7 +399,7 @@ impl Call {
 
     /// Hands the request to its connection.
     fn send(&mut self, way: Way, request: &mut Request) -> Result<Exchange<impl Exchanging + use<>>, Status> {
-        let Way { mut sender, authority, deadline, tracker, on_subchannel, subchannel, origin, set_cookie } = way;
+        let Way { sender, authority, deadline, tracker, on_subchannel, subchannel, origin, set_cookie } = way;
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             tracker.withdraw();
@@ -407,7 +408,7 @@ impl Call {
         let authority = authority.unwrap_or_else(|| self.hub.authority.clone());
         let previous = self.retry.as_ref().map_or(0, Retry::previous_attempts);
         let timeout = left.map(deadline::header_value);
-        let Some(mut attempt) = request.attempt(subchannel.scheme(), authority, timeout, previous) else {
+        let Some(mut attempt) = request.attempt(sender.scheme(), authority, timeout, previous) else {
             tracker.withdraw();
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };
@@ -415,9 +416,10 @@ impl Call {
         attempt.body_mut().observe(observer);
         // A request that meets the end of its connection may stay in the queue until all senders are gone; this one
         // goes here.
-        let answer = sender.try_send_request(attempt);
+        let Sender { mut requests, tls } = sender;
+        let answer = requests.try_send_request(attempt);
         let timer = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        let under_way = UnderWay { address: subchannel.address(), origin, tracker, on_subchannel, set_cookie };
+        let under_way = UnderWay { address: subchannel.address(), origin, tls, tracker, on_subchannel, set_cookie };
         Ok(Exchange { answer, timer, unanswered: Some(subchannel), under_way: Some(under_way) })
     }
 
@@ -425,7 +427,7 @@ impl Call {
     #[inline(always)]
     fn judge(&self, exchanged: Exchanged, request: &Request) -> Result<Sent, Status> {
         let Exchanged { answer, timer, under_way } = exchanged;
-        let UnderWay { address, origin, tracker, on_subchannel, set_cookie } = under_way;
+        let UnderWay { address, origin, tls, tracker, on_subchannel, set_cookie } = under_way;
         let Some(answer) = answer else {
             tracker.end(Ending { code: code::of_tonic(Code::DeadlineExceeded), trailers: None });
             let cluster = &origin.cluster;
@@ -446,7 +448,7 @@ impl Call {
                 if let Some(cookie) = set_cookie {
                     response.headers_mut().append(SET_COOKIE, cookie);
                 }
-                Ok(Sent::Answered(Answer { response, address, origin, timer, tracker, on_subchannel }))
+                Ok(Sent::Answered(Answer { response, address, origin, tls, timer, tracker, on_subchannel }))
             }
             Err(error) if error.message().is_some() => {
                 tracker.withdraw();
@@ -605,6 +607,7 @@ pin_project! {
 struct UnderWay {
     address: SocketAddr,
     origin: Arc<Origin>,
+    tls: Option<Arc<TlsInfo>>,
     tracker: CallTracker,
     on_subchannel: channelz_node::Call,
     set_cookie: Option<HeaderValue>,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::call::{self, CallSettings};
 use crate::certificates::CertificateProvider;
 use crate::connection::ConnectSettings;
 use crate::credentials::Credentials;
-use crate::dns::{ResolveHost, Shielded, SystemDns};
+use crate::dns::{ResolveHost, Shielded, system_dns};
 use crate::error::{BuildError, TargetError};
 use crate::event::Events;
 use crate::http2::{Http2Settings, KeepAlive};
@@ -122,10 +122,7 @@ impl Channel {
             warm_switching: Some(Duration::from_secs(5)),
             require_xds_security: false,
             certificate_providers: OwnProviders::default(),
-            ads: AdsLimits {
-                max_response_size: 256 << 20,
-                keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
-            },
+            ads: AdsLimits::default(),
             telemetry: None,
             idle_timeout: Some(Duration::from_secs(30 * 60)),
         }
@@ -477,10 +474,4 @@ impl ChannelBuilder {
         };
         Ok(Channel { hub: Hub::of(plan, &runtime)?, settings: self.calls })
     }
-}
-
-/// One resolver for all channels that bring none of their own.
-fn system_dns() -> Arc<dyn ResolveHost> {
-    static SYSTEM: LazyLock<Arc<dyn ResolveHost>> = LazyLock::new(|| Arc::new(SystemDns::default()));
-    SYSTEM.clone()
 }

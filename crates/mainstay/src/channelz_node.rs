@@ -58,6 +58,11 @@ impl ChannelzNode {
     /// Notes a report.
     pub(crate) fn note(&self, report: &Report) {
         let (warning, text) = words(report);
+        self.note_event(warning, text);
+    }
+
+    /// Notes something else that happened, and whether somebody may have to look.
+    pub(crate) fn note_event(&self, warning: bool, text: String) {
         self.push(TraceEvent { at: SystemTime::now(), warning, text });
     }
 

@@ -151,6 +151,7 @@
 //! let response = client.unary_call(HelloRequest::default()).await?;
 //! if let Some(peer) = response.extensions().get::<mainstay::Peer>() {
 //!     println!("{} of cluster {} in {}", peer.address(), peer.cluster(), peer.locality());
+//!     println!("which proved over TLS to be {:?}", peer.principal());
 //! }
 //! # Ok(())
 //! # }
@@ -263,6 +264,7 @@ mod pulse;
 mod queue;
 mod random;
 mod request;
+mod server;
 mod shared;
 mod subchannel;
 mod supervisor;
@@ -271,16 +273,19 @@ mod task;
 mod telemetry;
 mod throttle;
 mod tls;
+mod xds_status;
 
 pub use body::ResponseBody;
 pub use call::WaitForReady;
 pub use channel::{Channel, ChannelBuilder, ChannelState};
-pub use credentials::{Credentials, CredentialsError};
+pub use credentials::{Credentials, CredentialsError, ServerCredentials};
 pub use dns::{ResolveHost, SystemDns};
 pub use error::{BuildError, TargetError, TargetErrorKind};
 pub use names::{Fault, Locality, ResourceName, ResourceType};
 pub use peer::Peer;
 pub use rustls;
+pub use server::{Handlers, Running, ServeError, Server, ServerBuilder, ServingState, ServingStates};
 #[cfg(feature = "opentelemetry")]
 pub use telemetry::{Telemetry, TelemetryBuilder};
 pub use throttle::RetryThrottle;
+pub use tls::TlsInfo;
