@@ -224,3 +224,6 @@ impl Admission<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
