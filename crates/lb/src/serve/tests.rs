@@ -20,9 +20,7 @@ fn a_request_must_be_well_formed_before_any_rule_sees_it() {
     // SV-27, S-48
     let post = Method::POST;
     let headers = |hosts: &[&'static str]| {
-        let mut map = HeaderMap::new();
-        hosts.iter().for_each(|host| drop(map.append(http::header::HOST, HeaderValue::from_static(host))));
-        map
+        hosts.iter().map(|host| (http::header::HOST, HeaderValue::from_static(host))).collect::<HeaderMap>()
     };
     let check = |method: &Method, path: &str, authority: Option<&str>, hosts: &[&'static str]| {
         let headers = headers(hosts);
