@@ -250,6 +250,7 @@
 #![deny(missing_docs)]
 
 pub mod admin;
+pub mod audit;
 pub mod bootstrap;
 pub mod event;
 pub mod view;
