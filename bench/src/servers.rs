@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use mainstay::bootstrap::{Bootstrap, BootstrapBuilder, FileWatcherConfig, Node, ServerConfig};
+use mainstay::bootstrap::{Bootstrap, BootstrapBuilder, CertificateFiles, Node, ServerConfig};
 use mainstay_control_plane::{ControlPlane, Snapshot, resources};
 use mainstay_testservice::{Backend, Identity, ServerTlsConfig};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -125,7 +125,7 @@ pub(crate) fn bootstrap(servers: &[SocketAddr]) -> Result<Bootstrap> {
 
 /// The same with the certificates in a directory.
 pub(crate) fn secure_bootstrap(servers: &[SocketAddr], certificates: &Path) -> Result<Bootstrap> {
-    let files = FileWatcherConfig::default()
+    let files = CertificateFiles::default()
         .with_identity(certificates.join("cert.pem"), certificates.join("key.pem"))
         .with_ca_certificate_file(certificates.join("ca.pem"));
     with_servers(Bootstrap::builder().certificate_provider("files", files), servers)

@@ -1,11 +1,11 @@
 //! `mainstay demo`: a mesh in one process, and what it does when things die.
 
 mod account;
-mod mesh;
 mod narrator;
 mod play;
 mod said;
 mod script;
+mod secured;
 mod stage;
 
 use std::{
@@ -24,7 +24,7 @@ use crate::{
 use narrator::{Narrator, Telling};
 use play::{Ending, Play};
 use script::SCRIPT;
-use stage::World;
+use stage::Mesh;
 
 /// Watch a small mesh survive the death of its parts, in one process and without any setup
 ///
@@ -61,11 +61,11 @@ impl Flags {
 /// Plays the script.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
     let mut narrator = Narrator::new(output, settings.telling);
-    let mut world = World::start().await?;
-    narrator.remark(&world.describe())?;
-    let mut traffic = Traffic::start(Schedule::new(RATE, None), vec![world.client()?], RPC_TIMEOUT);
+    let mut mesh = Mesh::start().await?;
+    narrator.remark(&mesh.describe())?;
+    let mut traffic = Traffic::start(Schedule::new(RATE, None), vec![mesh.client()?], RPC_TIMEOUT);
     let mut ending = Ending::new();
-    let play = Play { stage: &mut world, traffic: &mut traffic, narrator: &mut narrator, ending: &mut ending };
+    let play = Play { stage: &mut mesh, traffic: &mut traffic, narrator: &mut narrator, ending: &mut ending };
     let finished = tokio::select! {
         played = play.run(SCRIPT) => played.map(|()| true)?,
         () = signals.next() => false,

@@ -70,18 +70,12 @@ pub enum Event {
 impl Event {
     /// The request, if this is one.
     pub fn as_request(&self) -> Option<&SeenRequest> {
-        match self {
-            Self::Request(request) => Some(request),
-            _ => None,
-        }
+        if let Self::Request(request) = self { Some(request) } else { None }
     }
 
     /// The response, if this is one.
     pub fn as_response(&self) -> Option<&SentResponse> {
-        match self {
-            Self::ResponseSent(response) => Some(response),
-            _ => None,
-        }
+        if let Self::ResponseSent(response) = self { Some(response) } else { None }
     }
 }
 

@@ -32,6 +32,9 @@
 //! The server speaks the state-of-the-world variant. The protocol is a plain value without I/O, so the incremental
 //! one can stand beside it.
 
+// A variant that is added is looked at wherever variants are told apart.
+#![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
+
 mod event;
 mod faults;
 pub mod files;

@@ -340,7 +340,7 @@ impl Subscription {
                         .resource_errors
                         .push(ResourceError { resource_name: Some(resource_name), error_detail: Some(status) });
                 }
-                _ => continue,
+                Body::Message(_) | Body::Error { .. } => continue,
             }
             names.push((name.clone(), Delivery { stamp: entry.stamp, rejected: false }));
         }

@@ -73,8 +73,8 @@ pub(crate) struct Rules {
 /// Which server an authority goes by.
 #[derive(Clone, Debug)]
 struct Charge {
-    /// Its place in the list of the authority.
-    place: usize,
+    /// Its rank in the list of the authority.
+    rank: usize,
     since: Time,
 }
 
@@ -97,10 +97,10 @@ pub(crate) struct View<'a> {
 impl Rules {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let bootstrap = &scenario.bootstrap;
-        let place = |server: &Arc<ServerConfig>| scenario.plane_of(server);
+        let plane_of = |server: &Arc<ServerConfig>| scenario.plane_of(server);
         let usable = |servers: &[Arc<ServerConfig>]| -> Vec<usize> {
             let mut planes: Vec<usize> = Vec::new();
-            for plane in servers.iter().filter_map(place) {
+            for plane in servers.iter().filter_map(plane_of) {
                 if !planes.contains(&plane) {
                     planes.push(plane);
                 }
@@ -206,8 +206,8 @@ impl Oracle {
     // --- Who is in charge ---
 
     pub(crate) fn in_charge(&self, authority: &AuthorityKey) -> Option<usize> {
-        let place = self.charges.get(authority)?.place;
-        self.rules.servers_of(authority).get(place).copied()
+        let rank = self.charges.get(authority)?.rank;
+        self.rules.servers_of(authority).get(rank).copied()
     }
 
     /// The server in charge of each authority in use.
@@ -231,16 +231,14 @@ impl Oracle {
     }
 
     fn is_in_use(&self, plane: usize) -> bool {
-        self.charges
-            .iter()
-            .any(|(authority, charge)| self.rules.servers_of(authority)[..=charge.place].contains(&plane))
+        self.charges.iter().any(|(authority, charge)| self.rules.servers_of(authority)[..=charge.rank].contains(&plane))
     }
 
     /// Whether another server is next in line for an authority that uses this one.
     fn has_next(&self, plane: usize) -> bool {
         self.charges.iter().any(|(authority, charge)| {
             let servers = self.rules.servers_of(authority);
-            servers[..=charge.place].contains(&plane) && servers.last() != Some(&plane)
+            servers[..=charge.rank].contains(&plane) && servers.last() != Some(&plane)
         })
     }
 
@@ -253,17 +251,17 @@ impl Oracle {
 
     fn fell_back(&mut self, now: Time, authority: &AuthorityKey, server: &ServerConfig) -> Result<(), Violation> {
         let servers = self.rules.servers_of(authority);
-        let before = self.charges.get(authority).map_or(0, |charge| charge.place);
-        let place = servers.iter().position(|plane| self.rules.plane(server) == Some(*plane)).unwrap_or(0);
-        let down = servers[before.min(place)..place].iter().all(|plane| self.planes[*plane].down);
-        Invariant::Fallback.holds(place > before && down, || {
+        let before = self.charges.get(authority).map_or(0, |charge| charge.rank);
+        let rank = servers.iter().position(|plane| self.rules.plane(server) == Some(*plane)).unwrap_or(0);
+        let down = servers[before.min(rank)..rank].iter().all(|plane| self.planes[*plane].down);
+        Invariant::Fallback.holds(rank > before && down, || {
             format!("{authority} fell back to {}, and a better server was not shown to be down", server.server_uri)
         })?;
-        self.charges.insert(authority.clone(), Charge { place, since: now });
-        self.planes[servers[place]].fallbacks.insert(authority.clone());
+        self.charges.insert(authority.clone(), Charge { rank, since: now });
+        self.planes[servers[rank]].fallbacks.insert(authority.clone());
         // Those above must show by an answer that they are back: they are told no versions.
         let servers = servers.to_vec();
-        for above in &servers[..place] {
+        for above in &servers[..rank] {
             self.planes[*above].lost_some.extend(ResourceType::ALL);
         }
         self.follow(authority);
@@ -273,9 +271,9 @@ impl Oracle {
     fn recovered(&mut self, now: Time, authority: &AuthorityKey, server: &ServerConfig) -> Result<(), Violation> {
         let servers = self.rules.servers_of(authority);
         let plane = self.rules.plane(server);
-        let place = servers.iter().position(|known| plane == Some(*known));
-        let before = self.charges.get(authority).map_or(0, |charge| charge.place);
-        let (Some(plane), Some(place)) = (plane, place.filter(|place| *place < before)) else {
+        let rank = servers.iter().position(|known| plane == Some(*known));
+        let before = self.charges.get(authority).map_or(0, |charge| charge.rank);
+        let (Some(plane), Some(rank)) = (plane, rank.filter(|rank| *rank < before)) else {
             return Err(Invariant::Recovery.broken(format!("{authority} returned to {}", server.server_uri)));
         };
         // The word that brings it back is being read now: it must have something of use for this authority (A71).
@@ -289,7 +287,7 @@ impl Oracle {
         Invariant::Recovery.holds(inbox.is_some_and(|response| response.resources.iter().any(brings)), || {
             format!("{authority} returned to {}, which has sent nothing that is watched and of use", server.server_uri)
         })?;
-        self.charges.insert(authority.clone(), Charge { place, since: now });
+        self.charges.insert(authority.clone(), Charge { rank, since: now });
         self.follow(authority);
         // What is released now and needed again in the same moment starts afresh.
         for released in (0..self.planes.len()).filter(|plane| !self.is_in_use(*plane)).collect::<Vec<_>>() {
@@ -345,11 +343,11 @@ impl Oracle {
             Invariant::Fallback.holds(!moved || knob || lacks || before, || {
                 format!("{authority} fell back although it lacks nothing (C-40)")
             })?;
-            let stays = self.planes[servers[charge.place]].down && charge.place + 1 < servers.len();
+            let stays = self.planes[servers[charge.rank]].down && charge.rank + 1 < servers.len();
             Invariant::Fallback.holds(!(stays && (lacks || knob)), || {
                 format!(
                     "{authority}: {} is down, and the next server is not asked",
-                    self.rules.uri(servers[charge.place])
+                    self.rules.uri(servers[charge.rank])
                 )
             })?;
         }
@@ -370,12 +368,12 @@ impl Oracle {
                 let Some(authority) = self.rules.authority_of(key) else { continue };
                 let told = truth.resources.get(key);
                 let is_usable = told.is_some_and(|told| told.is_valid());
-                let place = self.rules.servers_of(authority).iter().position(|plane| *plane == stream.plane);
-                let charge = self.charges.get(authority).map(|charge| charge.place);
-                Invariant::Recovery.holds(!(is_usable && place < charge && place.is_some()), || {
+                let rank = self.rules.servers_of(authority).iter().position(|plane| *plane == stream.plane);
+                let charge = self.charges.get(authority).map(|charge| charge.rank);
+                Invariant::Recovery.holds(!(is_usable && rank < charge && rank.is_some()), || {
                     format!("{authority} did not return to {uri}, which works and has {key}")
                 })?;
-                if place != charge || place.is_none() {
+                if rank != charge || rank.is_none() {
                     continue;
                 }
                 let is_right = match told {

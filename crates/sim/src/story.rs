@@ -8,7 +8,7 @@ use mainstay_xds::resource::ResourceType;
 
 use crate::choose::{Choices, Narrow, Replayed};
 use crate::invariant::{Invariant, Violation};
-use crate::resources::{Lb, Place, Spec};
+use crate::resources::{Lb, PrioritySpec, Spec};
 use crate::scenario::{Limits, Scenario};
 use crate::world::{Event, World};
 
@@ -121,7 +121,7 @@ fn eds(name: &'static str, mark: u32) -> (&'static str, Spec) {
 }
 
 fn endpoints(name: &'static str, backends: &[u16]) -> (&'static str, Spec) {
-    (name, Spec::Endpoints { priorities: vec![Place::Here(backends.to_vec())], drop: 0 })
+    (name, Spec::Endpoints { priorities: vec![PrioritySpec::Here(backends.to_vec())], drop: 0 })
 }
 
 /// Two servers. In their second versions the routes lead to another cluster.

@@ -15,7 +15,7 @@ use mainstay_xds::target::Target;
 
 use crate::choose::{Recorder, Seeded};
 use crate::plane::Habits;
-use crate::resources::{Lb, Place, Policy, SICK, Spec};
+use crate::resources::{Lb, Policy, PrioritySpec, SICK, Spec};
 use crate::run::{self, Failure};
 use crate::scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario};
 use crate::truth::Truth;
@@ -192,7 +192,7 @@ impl Draw {
     }
 
     /// Where the endpoints of a priority are, if they are in the resource itself.
-    fn place(&mut self, first: u16) -> Place {
+    fn priority(&mut self, first: u16) -> PrioritySpec {
         let mut next = first;
         let mut backends = |count: usize| -> Vec<u16> {
             let numbers = (next..).take(count).collect();
@@ -201,13 +201,13 @@ impl Draw {
         };
         if self.chance(4) {
             let localities = (0..1 + self.below(3)).map(|_| (1 + self.below(4) as u32, backends(1 + self.below(2))));
-            return Place::Spread(localities.collect());
+            return PrioritySpec::Spread(localities.collect());
         }
         let mut backends = backends(1 + self.below(4));
         if self.chance(8) {
             backends.push(SICK + first % 5_000);
         }
-        Place::Here(backends)
+        PrioritySpec::Here(backends)
     }
 
     /// Top-level servers and perhaps two authorities, which may share servers with the top level.
@@ -258,7 +258,7 @@ impl Draw {
                 }
                 _ => {
                     let service = self.name(ResourceType::Endpoints, &authorities, &format!("e{n}"));
-                    let places: Vec<Place> = (0..1 + self.below(2))
+                    let priorities: Vec<PrioritySpec> = (0..1 + self.below(2))
                         .map(|priority| {
                             let first = (30 * n + 10 * priority) as u16;
                             let backends = vec![first, first + 1];
@@ -266,14 +266,14 @@ impl Draw {
                                 let collection = format!("l{n}-{priority}");
                                 let collection = self.name(ResourceType::EndpointCollection, &authorities, &collection);
                                 add(collection.clone(), Spec::Collection { backends });
-                                Place::Collection(collection)
+                                PrioritySpec::Collection(collection)
                             } else {
-                                self.place(first)
+                                self.priority(first)
                             }
                         })
                         .collect();
                     let drop = if self.chance(12) { 10 + self.below(50) as u32 } else { 0 };
-                    add(service.clone(), Spec::Endpoints { priorities: places, drop });
+                    add(service.clone(), Spec::Endpoints { priorities, drop });
                     add(name, Spec::Eds { service, mark: 0, lb: self.lb() });
                 }
             }
@@ -332,16 +332,16 @@ impl Draw {
 }
 
 /// Replaces all backends by others, as a rolling update does.
-fn roll(place: &mut Place) {
+fn roll(priority: &mut PrioritySpec) {
     let other = |backend: &mut u16| {
         if *backend < SICK {
             *backend = if *backend < 40_000 { *backend + 20_000 } else { *backend - 40_000 };
         }
     };
-    match place {
-        Place::Here(backends) => backends.iter_mut().for_each(other),
-        Place::Spread(localities) => localities.iter_mut().flat_map(|(_, backends)| backends).for_each(other),
-        Place::Collection(_) => {}
+    match priority {
+        PrioritySpec::Here(backends) => backends.iter_mut().for_each(other),
+        PrioritySpec::Spread(localities) => localities.iter_mut().flat_map(|(_, backends)| backends).for_each(other),
+        PrioritySpec::Collection(_) => {}
     }
 }
 

@@ -546,7 +546,7 @@ impl World {
     // --- The core ---
 
     pub(crate) fn input(&mut self, choose: &mut dyn Choose, input: Input) {
-        let mut cx = Context { now: self.now, choose, host: &mut self.shell };
+        let mut cx = Context { now: self.now, choose, helper: &mut self.shell };
         self.core.handle(&mut cx, input);
     }
 
@@ -573,7 +573,7 @@ impl World {
     fn settle(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
         self.actions = 0;
         loop {
-            self.core.settle(&mut Context { now: self.now, choose: &mut *choose, host: &mut self.shell });
+            self.core.settle(&mut Context { now: self.now, choose: &mut *choose, helper: &mut self.shell });
             while let Some(action) = self.core.poll_action() {
                 self.actions += 1;
                 self.act(action)?;
@@ -727,7 +727,7 @@ impl World {
 
     fn report(&mut self, who: Who, report: Report) -> Result<(), Violation> {
         self.stats.fallbacks += u64::from(matches!(report, Report::FellBack(..)));
-        self.note(|_| format!("  ! {}{}", who.tell(), tell::report(&report)));
+        self.note(|_| format!("  ! {}{}", who.tell(), report));
         let now = self.now;
         if let Some(oracle) = self.oracle_of(who) {
             oracle.report(now, &report)?;

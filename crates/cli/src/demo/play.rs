@@ -16,9 +16,9 @@ use crate::{
     traffic::{Event, Traffic},
 };
 
-/// The world in which the script is played.
+/// The mesh in which the script is played.
 pub(super) trait Stage {
-    /// Does something to the world; returns when it is done.
+    /// Does something to the mesh; returns when it is done.
     fn act(&mut self, act: Act) -> impl Future<Output = Result<(), Failure>>;
 
     /// What the xDS client says next; `None` if it says nothing more. Nothing is lost by giving up waiting.
@@ -179,7 +179,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_whole_script_passes_in_a_world_that_obeys() {
-        let (ending, told) = play(World::new(Flaw::None), Telling::Text { live: false }).await;
+        let (ending, told) = play(FakeMesh::new(Flaw::None), Telling::Text { live: false }).await;
         ending.judge().expect("nothing must fail");
         assert_eq!(ending.account.tally().failed(), 0);
         let (head, end) = told.split_once("The end: ").expect("the end must be told");
@@ -189,7 +189,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn json_has_a_line_for_each_scene_and_one_for_the_whole() {
-        let (ending, told) = play(World::new(Flaw::None), Telling::Json).await;
+        let (ending, told) = play(FakeMesh::new(Flaw::None), Telling::Json).await;
         let lines: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), SCRIPT.len() + 1);
         assert_eq!(lines[1]["acts"][0], "EDS update: cluster blue is now one, two, four");
@@ -201,7 +201,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn traffic_that_needs_the_control_plane_fails_the_demo() {
-        let (ending, told) = play(World::new(Flaw::NeedsControlPlane), Telling::Text { live: false }).await;
+        let (ending, told) = play(FakeMesh::new(Flaw::NeedsControlPlane), Telling::Text { live: false }).await;
         assert!(ending.account.unexcused() > 0);
         assert!(format!("{}", ending.judge().unwrap_err()).contains("RPCs failed that should not have"));
         assert!(told.contains("expected traffic at one, two, four and nowhere else"), "{told}");
@@ -209,7 +209,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn traffic_that_does_not_follow_the_configuration_fails_the_demo() {
-        let (ending, _) = play(World::new(Flaw::IgnoresEndpoints), Telling::Json).await;
+        let (ending, _) = play(FakeMesh::new(Flaw::IgnoresEndpoints), Telling::Json).await;
         assert_eq!(ending.account.unexcused(), 0);
         assert_eq!(ending.astray.first(), Some(&2));
         assert!(ending.judge().is_err());
@@ -218,7 +218,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_fallback_that_is_not_let_go_fails_the_demo() {
         // A71
-        let (ending, told) = play(World::new(Flaw::KeepsFallback), Telling::Text { live: false }).await;
+        let (ending, told) = play(FakeMesh::new(Flaw::KeepsFallback), Telling::Text { live: false }).await;
         assert_eq!((ending.account.unexcused(), &*ending.astray), (0, &[8][..]));
         assert!(ending.judge().is_err());
         let expected = "expected traffic at seven, eight and nowhere else, and that the fallback has 0 connections";
@@ -227,7 +227,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_die_with_their_backend_are_told_and_excused() {
-        let (ending, told) = play(World::new(Flaw::SlowToNotice), Telling::Text { live: false }).await;
+        let (ending, told) = play(FakeMesh::new(Flaw::SlowToNotice), Telling::Text { live: false }).await;
         ending.judge().expect("calls on a dying connection cannot be saved");
         assert!(ending.account.excused() > 0);
         assert!(told.contains("failed (under way when their backend was killed)"), "{told}");
@@ -300,20 +300,20 @@ mod tests {
 
 ";
 
-    async fn play(mut world: World, telling: Telling) -> (Ending, String) {
+    async fn play(mut mesh: FakeMesh, telling: Telling) -> (Ending, String) {
         let told = Shared::default();
         let mut narrator = Narrator::new(Output::new(told.clone()), telling);
-        let mut traffic = Traffic::start(Schedule::new(50.0, None), vec![world.caller()], Duration::from_secs(5));
+        let mut traffic = Traffic::start(Schedule::new(50.0, None), vec![mesh.caller()], Duration::from_secs(5));
         let mut ending = Ending::new();
-        let play = Play { stage: &mut world, traffic: &mut traffic, narrator: &mut narrator, ending: &mut ending };
+        let play = Play { stage: &mut mesh, traffic: &mut traffic, narrator: &mut narrator, ending: &mut ending };
         play.run(SCRIPT).await.expect("nothing can go wrong here");
         narrator.end(&ending.account).expect("nothing can go wrong here");
         let told = String::from_utf8(told.0.lock().unwrap().clone()).unwrap();
         (ending, anstream::adapter::strip_str(&told).to_string())
     }
 
-    /// A world of round robin over the backends that are announced and alive.
-    struct World {
+    /// A mesh by round robin over the backends that are announced and alive.
+    struct FakeMesh {
         flaw: Flaw,
         state: Arc<Mutex<State>>,
         says: UnboundedSender<Said>,
@@ -341,16 +341,16 @@ mod tests {
         control_planes: bool,
     }
 
-    impl World {
+    impl FakeMesh {
         fn new(flaw: Flaw) -> Self {
             let blue = Cluster::Blue.first_endpoints();
             let state = State { route: Cluster::Blue, blue, dead: Vec::new(), killed: None, control_planes: true };
             let state = Arc::new(Mutex::new(state));
             let (says, said) = mpsc::unbounded_channel();
             let (rejected, rotated) = (false, false);
-            let world = Self { flaw, state, says, said, doomed: None, fallback_connections: 0, rejected, rotated };
-            world.say("connected to primary");
-            world
+            let mesh = Self { flaw, state, says, said, doomed: None, fallback_connections: 0, rejected, rotated };
+            mesh.say("connected to primary");
+            mesh
         }
 
         fn caller(&self) -> Box<dyn Caller> {
@@ -382,7 +382,7 @@ mod tests {
         }
     }
 
-    impl Stage for World {
+    impl Stage for FakeMesh {
         async fn act(&mut self, act: Act) -> Result<(), Failure> {
             let mut state = self.state.lock().unwrap();
             match act {

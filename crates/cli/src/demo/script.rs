@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-/// A part of the demo: something is done, and the world is watched until everything is as it should be.
+/// A part of the demo: something is done, and the mesh is watched until everything is as it should be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scene {
     pub(super) title: &'static str,
@@ -18,7 +18,7 @@ pub(super) struct Scene {
     pub(super) at_most: Duration,
 }
 
-/// Something that is done to the world.
+/// Something that is done to the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     /// The control planes announce new endpoints of a cluster.

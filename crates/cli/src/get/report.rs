@@ -56,7 +56,7 @@ pub(super) struct ServerReport {
 
 /// Where a resource stands and where it came from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Origin {
+pub(super) struct Facts {
     pub(super) state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) version: Option<String>,
@@ -72,7 +72,7 @@ pub(super) struct Origin {
 pub(super) struct Named {
     pub(super) name: String,
     #[serde(flatten)]
-    pub(super) origin: Origin,
+    pub(super) facts: Facts,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -112,7 +112,7 @@ pub(super) struct Weighted {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct ClusterReport {
     #[serde(flatten)]
-    pub(super) origin: Origin,
+    pub(super) facts: Facts,
     /// Why it cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unusable: Option<String>,
@@ -229,17 +229,17 @@ impl Report {
     fn ageless(&self) -> Self {
         let mut report = self.clone();
         let Self { listener, routes, clusters, watched, .. } = &mut report;
-        let listed = watched.iter_mut().map(|watched| &mut watched.resource.origin);
-        let route = routes.iter_mut().filter_map(|routes| routes.resource.as_mut()).map(|named| &mut named.origin);
-        for origin in listener.iter_mut().map(|named| &mut named.origin).chain(route).chain(listed) {
-            origin.age_ms = None;
+        let listed = watched.iter_mut().map(|watched| &mut watched.resource.facts);
+        let route = routes.iter_mut().filter_map(|routes| routes.resource.as_mut()).map(|named| &mut named.facts);
+        for facts in listener.iter_mut().map(|named| &mut named.facts).chain(route).chain(listed) {
+            facts.age_ms = None;
         }
         for cluster in clusters.values_mut() {
-            cluster.origin.age_ms = None;
+            cluster.facts.age_ms = None;
             if let Some(endpoints) = &mut cluster.endpoints {
                 let collections = endpoints.priorities.iter_mut().flatten().filter_map(|l| l.collection.as_mut());
                 for named in endpoints.resource.iter_mut().chain(collections) {
-                    named.origin.age_ms = None;
+                    named.facts.age_ms = None;
                 }
             }
         }
@@ -265,18 +265,18 @@ impl ServerReport {
 impl Named {
     fn new(view: &ConfigView, resource_type: ResourceType, name: &str) -> Self {
         let status = view.resource(resource_type, name);
-        Self { name: name.to_owned(), origin: status.map(|status| Origin::new(view, status)).unwrap_or_default() }
+        Self { name: name.to_owned(), facts: status.map(|status| Facts::new(view, status)).unwrap_or_default() }
     }
 }
 
 impl Watched {
     fn new(view: &ConfigView, status: &ResourceStatus) -> Self {
-        let resource = Named { name: status.resource.name.clone(), origin: Origin::new(view, status) };
+        let resource = Named { name: status.resource.name.clone(), facts: Facts::new(view, status) };
         Self { kind: status.resource.resource_type.to_string(), resource }
     }
 }
 
-impl Origin {
+impl Facts {
     fn new(view: &ConfigView, status: &ResourceStatus) -> Self {
         let value = status.value.as_ref();
         let age = value.map(|value| view.taken_at.duration_since(value.received_at).as_millis());
@@ -315,9 +315,9 @@ impl RouteReport {
 
 impl ClusterReport {
     fn new(view: &ConfigView, name: &str, result: &Result<Cluster, ClusterError>) -> Self {
-        let origin = Named::new(view, ResourceType::Cluster, name).origin;
+        let facts = Named::new(view, ResourceType::Cluster, name).facts;
         let mut report = Self {
-            origin,
+            facts,
             unusable: None,
             kind: None,
             lb_policy: None,
@@ -328,8 +328,8 @@ impl ClusterReport {
         };
         match result {
             Ok(cluster) => report.describe(view, cluster),
-            // The error of the resource itself stands at its origin.
-            Err(error) => report.unusable = report.origin.error.is_none().then(|| error.to_string()),
+            // The error of the resource itself stands among its facts.
+            Err(error) => report.unusable = report.facts.error.is_none().then(|| error.to_string()),
         }
         report
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use anstyle::Style;
 
 use super::report::{
-    ClusterReport, EndpointReport, EndpointsReport, LocalityReport, Named, Origin, Report, RouteReport, ServerReport,
+    ClusterReport, EndpointReport, EndpointsReport, Facts, LocalityReport, Named, Report, RouteReport, ServerReport,
     Status, TlsReport, Watched, Weighted,
 };
 use crate::output::{BAD, DIM, GOOD, TITLE, styled};
@@ -96,11 +96,11 @@ fn cluster<'a>(report: &'a Report, name: &'a str, share: &str, seen: &mut BTreeS
         return Branch::new(format!("{head} {}", styled(DIM, "see above")));
     }
     let Some(found) = report.clusters.get(name) else { return Branch::new(head) };
-    let ClusterReport { origin, unusable, kind, lb_policy, dns, tls, children, endpoints } = found;
+    let ClusterReport { facts, unusable, kind, lb_policy, dns, tls, children, endpoints } = found;
     let traits: Vec<_> = kind.map(str::to_owned).into_iter().chain(dns.clone()).chain(lb_policy.clone()).collect();
     let traits = if traits.is_empty() { String::new() } else { format!(" {}", clean(&traits.join(", "))) };
-    let mut branch = Branch::new(format!("{head}{traits}{}", facts(origin)))
-        .with(origin.error.as_deref().map(problem))
+    let mut branch = Branch::new(format!("{head}{traits}{}", aside(facts)))
+        .with(facts.error.as_deref().map(problem))
         .with(unusable.as_deref().map(problem))
         .with(tls.as_ref().map(security));
     for child in children {
@@ -159,14 +159,14 @@ fn watched(watched: &Watched) -> Branch {
     resource(&watched.kind, &watched.resource)
 }
 
-fn resource(kind: &str, Named { name, origin }: &Named) -> Branch {
-    let label = format!("{kind} {}{}", clean(name), facts(origin));
-    Branch::new(label).with(origin.error.as_deref().map(problem))
+fn resource(kind: &str, Named { name, facts }: &Named) -> Branch {
+    let label = format!("{kind} {}{}", clean(name), aside(facts));
+    Branch::new(label).with(facts.error.as_deref().map(problem))
 }
 
 /// Version, age and source; without them, the state.
-fn facts(origin: &Origin) -> String {
-    let Origin { state, version, age_ms, server, .. } = origin;
+fn aside(facts: &Facts) -> String {
+    let Facts { state, version, age_ms, server, .. } = facts;
     let text = match (version, age_ms, server) {
         (Some(version), Some(age), Some(server)) => format!("version {version}, {} old, from {server}", span(*age)),
         _ => state.replace('_', " "),

@@ -10,7 +10,7 @@ use std::{
 
 use mainstay::{
     Channel, Credentials, Peer, Running, Server, ServerCredentials,
-    bootstrap::{Bootstrap, FileWatcherConfig, Node, ServerConfig},
+    bootstrap::{Bootstrap, CertificateFiles, Node, ServerConfig},
 };
 use mainstay_control_plane::{ControlPlane, Server as ControlPlaneServer, Snapshot, resources};
 use mainstay_testservice::proto::test_service_client::TestServiceClient;
@@ -77,7 +77,7 @@ impl Rotation {
 
     fn bootstrap(&self, side: &str) -> Result<Bootstrap, Failure> {
         let path = self.path(side);
-        let files = FileWatcherConfig::default()
+        let files = CertificateFiles::default()
             .with_identity(path.join("cert.pem"), path.join("key.pem"))
             .with_ca_certificate_file(path.join("ca.pem"));
         let bootstrap = Bootstrap::builder()

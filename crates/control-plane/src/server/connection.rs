@@ -24,13 +24,13 @@ pub(super) struct Connection {
     peer: SocketAddr,
     shared: Arc<Shared>,
     generation: u64,
-    link: Link,
-    link_change: Pin<Box<dyn Future<Output = Signals> + Send>>,
+    gate: Gate,
+    gate_change: Pin<Box<dyn Future<Output = Signals> + Send>>,
 }
 
-/// What a connection does with bytes.
+/// Whether bytes pass.
 #[derive(Clone, Copy)]
-enum Link {
+enum Gate {
     Open,
     Frozen,
     Cut,
@@ -41,8 +41,8 @@ impl Connection {
         let id = shared.journal.next_connection();
         shared.journal.record(Event::ConnectionOpened { connection: id, peer });
         let mut signals = Signals { life: shared.life.subscribe(), faults: shared.faults.subscribe() };
-        let link = signals.link(generation);
-        Self { id, stream, peer, shared, generation, link, link_change: Box::pin(signals.changed()) }
+        let gate = signals.gate(generation);
+        Self { id, stream, peer, shared, generation, gate, gate_change: Box::pin(signals.changed()) }
     }
 
     pub(super) fn id(&self) -> ConnectionId {
@@ -54,15 +54,15 @@ impl Connection {
     }
 
     /// Ready when bytes may pass, an error when the connection is cut, pending while it is frozen.
-    fn poll_link(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Poll::Ready(mut signals) = self.link_change.as_mut().poll(cx) {
-            self.link = signals.link(self.generation);
-            self.link_change = Box::pin(signals.changed());
+    fn poll_gate(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Poll::Ready(mut signals) = self.gate_change.as_mut().poll(cx) {
+            self.gate = signals.gate(self.generation);
+            self.gate_change = Box::pin(signals.changed());
         }
-        match self.link {
-            Link::Open => Poll::Ready(Ok(())),
-            Link::Frozen => Poll::Pending,
-            Link::Cut => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+        match self.gate {
+            Gate::Open => Poll::Ready(Ok(())),
+            Gate::Frozen => Poll::Pending,
+            Gate::Cut => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
         }
     }
 }
@@ -75,14 +75,14 @@ impl Drop for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_link(cx))?;
+        ready!(self.poll_gate(cx))?;
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_link(cx))?;
+        ready!(self.poll_gate(cx))?;
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -91,7 +91,7 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_link(cx))?;
+        ready!(self.poll_gate(cx))?;
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
@@ -100,12 +100,12 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_link(cx))?;
+        ready!(self.poll_gate(cx))?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_link(cx))?;
+        ready!(self.poll_gate(cx))?;
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
@@ -185,13 +185,13 @@ struct Signals {
 }
 
 impl Signals {
-    fn link(&mut self, generation: u64) -> Link {
+    fn gate(&mut self, generation: u64) -> Gate {
         let is_cut = self.life.borrow_and_update().is_cut(generation);
         let is_frozen = self.faults.borrow_and_update().black_hole;
         match (is_cut, is_frozen) {
-            (true, _) => Link::Cut,
-            (false, true) => Link::Frozen,
-            (false, false) => Link::Open,
+            (true, _) => Gate::Cut,
+            (false, true) => Gate::Frozen,
+            (false, false) => Gate::Open,
         }
     }
 

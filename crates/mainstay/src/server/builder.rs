@@ -23,11 +23,13 @@ use super::running::Running;
 use super::security::ServerSecurity;
 use super::state::ServingState;
 use crate::ads::AdsLimits;
+use crate::audit::{AuditLoggerFactory, AuditQueue, Auditor, OwnLoggers};
 use crate::bootstrap::Bootstrap;
 use crate::certificates::CertificateProvider;
 use crate::credentials::ServerCredentials;
-use crate::dns::{ResolveHost, Shielded, system_dns};
+use crate::dns::{ResolveHost, Shielded};
 use crate::http2::{Http2Settings, KeepAlive};
+use crate::process;
 use crate::telemetry::Telemetry;
 use crate::tls::OwnProviders;
 
@@ -63,6 +65,8 @@ pub struct ServerBuilder {
     limits: Limits,
     serve: ServeSettings,
     certificate_providers: OwnProviders,
+    audit_loggers: OwnLoggers,
+    audit_queue: AuditQueue,
     dns: Option<Arc<dyn ResolveHost>>,
     client: ClientSettings,
     ads: AdsLimits,
@@ -83,6 +87,8 @@ impl ServerBuilder {
             limits: Limits::default(),
             serve: ServeSettings::default(),
             certificate_providers: OwnProviders::default(),
+            audit_loggers: OwnLoggers::default(),
+            audit_queue: AuditQueue::default(),
             dns: None,
             client: ClientSettings::default(),
             ads: AdsLimits::default(),
@@ -230,6 +236,19 @@ impl ServerBuilder {
         self
     }
 
+    /// Adds an audit logger of the application under the name that the control plane uses for it (gRFC A59). See
+    /// [`audit`](crate::audit).
+    pub fn audit_logger(mut self, name: impl Into<String>, factory: Arc<dyn AuditLoggerFactory>) -> Self {
+        self.audit_loggers.insert(name.into(), factory);
+        self
+    }
+
+    /// Sets the queue in front of the audit log on standard output: how much it holds, and whether RPCs wait when it is full.
+    pub fn audit_queue(mut self, queue: AuditQueue) -> Self {
+        self.audit_queue = queue;
+        self
+    }
+
     /// Sets the resolver for the names of xDS servers; [`SystemDns`](crate::SystemDns) by default.
     pub fn dns(mut self, dns: impl ResolveHost) -> Self {
         self.dns = Some(Arc::new(Shielded(dns)));
@@ -287,15 +306,17 @@ impl ServerBuilder {
             None => Bootstrap::from_env()?,
         };
         let bootstrap = self.certificate_providers.announce(bootstrap.core().clone());
+        let bootstrap = self.audit_loggers.announce(bootstrap);
         let handlers = Handlers::new(self.routes.prepare());
         let handlers = self.layers.into_iter().rev().fold(handlers, |inner, wrap| wrap(inner));
         let plan = Plan {
             security: ServerSecurity::new(&self.credentials, &bootstrap, self.certificate_providers),
             bootstrap,
+            auditor: Arc::new(Auditor::new(self.audit_loggers, self.audit_queue)),
             services: self.services,
             limits: self.limits,
             serve: self.serve,
-            dns: self.dns.unwrap_or_else(system_dns),
+            dns: self.dns.unwrap_or_else(|| process::SYSTEM_DNS.clone()),
             client: self.client,
             ads: self.ads,
             telemetry: self.telemetry,

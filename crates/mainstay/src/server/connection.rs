@@ -18,7 +18,7 @@ use super::generation::{Chain, Drains};
 use super::handlers::Handlers;
 use super::listener::Listener;
 use super::nodes::SocketNode;
-use super::rpc::{ConnectionFacts, RpcService};
+use super::rpc::{CallerIdentity, ConnectionFacts, RpcService};
 use super::security::Secured;
 use crate::channelz_node::CallCounters;
 use crate::http2::{Http2Settings, KeepAlive, Stream};
@@ -96,6 +96,12 @@ impl Connection {
     /// Speaks HTTP/2.
     async fn run(mut self, secured: Secured, handlers: Handlers) {
         let Secured { stream, tls, info } = secured;
+        let caller = match CallerIdentity::of(tls.as_deref()) {
+            Ok(caller) => caller,
+            Err(error) => {
+                return tracing::debug!(peer = %self.peer, %error, "the certificate of a caller has no names to go by");
+            }
+        };
         let socket = Arc::new(SocketNode {
             counters: CallCounters::new(),
             local: self.local,
@@ -105,6 +111,8 @@ impl Connection {
         let _shown = self.listener.node.show(socket.clone());
         let facts = ConnectionFacts {
             peer: Peer::caller(self.peer, self.chain.name.clone(), tls),
+            local: self.local,
+            caller,
             chain: self.chain,
             info,
             socket,

@@ -199,7 +199,7 @@ impl Driver {
             }
             left => {
                 let plan = &self.server.shared.plan;
-                let generation = Arc::new(Generation::new(serving.clone(), &plan.security));
+                let generation = Arc::new(Generation::new(serving.clone(), &plan.security, &plan.auditor));
                 port.listener.serving.store(Some(generation.clone()));
                 if let Some(left) = left {
                     let at = Time::from_start(self.start.elapsed());

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::security::{ChainSecurity, ServerSecurity};
+use crate::audit::{Auditor, ChainLoggers};
 use crate::random::Random;
 use crate::tls::ChainTls;
 
@@ -28,6 +29,8 @@ pub(super) struct Chain {
     pub(super) name: Arc<str>,
     /// Apart from the rest, because other routes are for running connections too (SV-6).
     pub(super) routes: ArcSwap<ChainRoutes>,
+    /// Who is told of its decisions.
+    pub(super) audit: ChainLoggers,
 }
 
 /// How a generation of connections ends.
@@ -51,10 +54,11 @@ pub(super) struct ConnectionDrain {
 }
 
 impl Generation {
-    pub(super) fn new(serving: Arc<Serving>, security: &ServerSecurity) -> Self {
+    pub(super) fn new(serving: Arc<Serving>, security: &ServerSecurity, auditor: &Arc<Auditor>) -> Self {
         let chains = serving.chains().map(|(chain, routes)| {
             let routes = ChainRoutes::new(&chain.http, routes.as_deref().ok());
-            Arc::new(Chain { name: chain.name.clone(), routes: ArcSwap::from_pointee(routes) })
+            let audit = ChainLoggers::new(auditor.clone());
+            Arc::new(Chain { name: chain.name.clone(), routes: ArcSwap::from_pointee(routes), audit })
         });
         let chains = chains.collect();
         let contexts = serving.listener.chains.iter().filter_map(|chain| chain.tls.as_ref());

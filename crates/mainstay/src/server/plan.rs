@@ -12,6 +12,7 @@ use super::connection::Limits;
 use super::security::ServerSecurity;
 use super::state::ServingState;
 use crate::ads::AdsLimits;
+use crate::audit::Auditor;
 use crate::dns::ResolveHost;
 use crate::telemetry::Telemetry;
 
@@ -19,6 +20,7 @@ use crate::telemetry::Telemetry;
 pub(super) struct Plan {
     pub(super) bootstrap: Arc<Bootstrap>,
     pub(super) security: ServerSecurity,
+    pub(super) auditor: Arc<Auditor>,
     /// The names of the services that it has.
     pub(super) services: BTreeSet<&'static str>,
     pub(super) limits: Limits,

@@ -1,11 +1,14 @@
 //! One RPC: what the control plane says of it, then what the application does with it.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use http::uri::PathAndQuery;
 use hyper::body::Incoming;
 use mainstay_lb::serve::{Decision, Refusal, Request};
+use mainstay_lb::{Caller, CallerCertificate, Facts};
 use tokio::time::Instant;
 use tonic::Status;
 use tonic::body::Body;
@@ -17,19 +20,30 @@ use super::handlers::{BoxError, Handlers};
 use super::nodes::SocketNode;
 use super::security::ConnectInfo;
 use super::shared::ServerShared;
+use crate::certificates::{LeafError, names_of, subject_of};
 use crate::code;
 use crate::deadline;
 use crate::guard;
 use crate::peer::Peer;
 use crate::random::Random;
+use crate::tls::TlsInfo;
 
 /// What is the same for all RPCs of a connection.
 pub(super) struct ConnectionFacts {
     pub(super) chain: Arc<Chain>,
+    pub(super) local: SocketAddr,
     pub(super) peer: Peer,
+    pub(super) caller: CallerIdentity,
     pub(super) info: ConnectInfo,
     pub(super) socket: Arc<SocketNode>,
     pub(super) server: Arc<ServerShared>,
+}
+
+/// Who is at the other end of a connection, as rules see it.
+pub(super) enum CallerIdentity {
+    Plaintext,
+    Anonymous,
+    Certified(CallerCertificate),
 }
 
 /// The service of a connection.
@@ -119,7 +133,41 @@ impl ConnectionFacts {
         let routes = self.chain.routes.load();
         match routes.decide(&request, &mut Random) {
             Decision::Refuse(refusal) => Err(refusal),
-            Decision::Pass { then, .. } => then,
+            Decision::Pass { filters, then, .. } if filters.is_empty() => then,
+            Decision::Pass { authority, filters, then } => {
+                let facts = Facts {
+                    path: head.uri.path_and_query().map_or("", PathAndQuery::as_str),
+                    authority,
+                    method: head.method.as_str(),
+                    headers: &head.headers,
+                    local: self.local,
+                    peer: self.peer.address(),
+                    caller: self.caller.as_caller(),
+                };
+                let allowed = filters.allows(&facts, &mut |decision| self.chain.audit.tell(decision));
+                if allowed { then } else { Err(Refusal::Unauthorized) }
+            }
+        }
+    }
+}
+
+impl CallerIdentity {
+    /// Of a connection whose handshake is done.
+    ///
+    /// # Errors
+    /// If the certificate cannot be read: rules about its owner could not be kept.
+    pub(super) fn of(tls: Option<&TlsInfo>) -> Result<Self, LeafError> {
+        let Some(tls) = tls else { return Ok(Self::Plaintext) };
+        let Some(certificate) = tls.certificate() else { return Ok(Self::Anonymous) };
+        let (names, subject) = (names_of(certificate)?, subject_of(certificate)?);
+        Ok(Self::Certified(CallerCertificate { names, subject }))
+    }
+
+    fn as_caller(&self) -> Caller<'_> {
+        match self {
+            Self::Plaintext => Caller::Plaintext,
+            Self::Anonymous => Caller::Anonymous,
+            Self::Certified(certificate) => Caller::Certified(certificate),
         }
     }
 }

@@ -101,6 +101,12 @@ impl Running {
         self.server.shared.events.listen()
     }
 
+    /// Returns how many audit records for standard output were lost, because it did not take them in time. See
+    /// [`ServerBuilder::audit_queue`](crate::ServerBuilder::audit_queue).
+    pub fn lost_audit_records(&self) -> u64 {
+        self.server.shared.plan.auditor.lost()
+    }
+
     /// Stops listening, tells callers to go, waits until the last RPC is done or the
     /// [grace](crate::ServerBuilder::drain_grace) is over, and ends the server.
     pub async fn shutdown(mut self) {

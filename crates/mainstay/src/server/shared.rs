@@ -1,7 +1,7 @@
 //! What all parts of a server share, and the servers of the process.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -13,6 +13,7 @@ use super::plan::Plan;
 use super::state::ServingState;
 use crate::channelz_node::ChannelzNode;
 use crate::event::{Event, EventSource};
+use crate::process::{self, Kind, Table};
 use crate::telemetry::ServerObserver;
 use crate::xds_status::XdsStatus;
 
@@ -40,7 +41,12 @@ pub(super) enum Command {
 }
 
 /// Every server of the process.
-static SERVERS: Mutex<Vec<Weak<ServerHandle>>> = Mutex::new(Vec::new());
+#[derive(Default)]
+struct Servers(Vec<Weak<ServerHandle>>);
+
+impl Table for Servers {
+    const KIND: Kind = Kind::Servers;
+}
 
 // === impl ServerShared ===
 
@@ -66,15 +72,14 @@ impl ServerShared {
 impl ServerHandle {
     /// Lets those who look at the process see it.
     pub(super) fn show(self: &Arc<Self>) {
-        let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let Servers(servers) = &mut *process::table();
         servers.retain(|server| server.strong_count() > 0);
         servers.push(Arc::downgrade(self));
     }
 
     /// The servers of the process that run, by ascending id.
     pub(crate) fn all() -> Vec<Arc<Self>> {
-        let servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut running: Vec<_> = servers.iter().filter_map(Weak::upgrade).collect();
+        let mut running: Vec<_> = process::table::<Servers>().0.iter().filter_map(Weak::upgrade).collect();
         running.sort_by_key(|server| server.shared.node.counters.id);
         running
     }

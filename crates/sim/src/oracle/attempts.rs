@@ -205,8 +205,8 @@ impl Oracle {
     /// would be soon.
     fn is_needed(&self, plane: usize) -> bool {
         self.charges.iter().any(|(authority, charge)| {
-            self.rules.servers_of(authority)[..=charge.place].contains(&plane)
-                && (charge.place > 0 || self.rules.falls_back_on_loss(authority) || self.lacks_something(authority))
+            self.rules.servers_of(authority)[..=charge.rank].contains(&plane)
+                && (charge.rank > 0 || self.rules.falls_back_on_loss(authority) || self.lacks_something(authority))
         })
     }
 

@@ -145,7 +145,7 @@ impl Oracle {
     /// Something is watched from now on.
     pub(crate) fn watching(&mut self, now: Time, key: &ResourceKey) {
         let Some(authority) = self.rules.authority_of(key).cloned() else { return };
-        self.charges.entry(authority).or_insert(Charge { place: 0, since: now });
+        self.charges.entry(authority).or_insert(Charge { rank: 0, since: now });
         let entry = self.entries.entry(key.clone()).or_default();
         if !std::mem::replace(&mut entry.watched, true) {
             self.changed = true;

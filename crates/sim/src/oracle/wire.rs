@@ -272,8 +272,8 @@ impl Oracle {
             let mut wanted: BTreeMap<ResourceType, BTreeSet<&Arc<str>>> = BTreeMap::new();
             for (key, _) in self.entries.iter().filter(|(_, entry)| entry.watched) {
                 let Some(authority) = self.rules.authority_of(key) else { continue };
-                let place = self.charges.get(authority).map_or(0, |charge| charge.place);
-                if self.rules.servers_of(authority)[..=place].contains(&stream.plane) {
+                let rank = self.charges.get(authority).map_or(0, |charge| charge.rank);
+                if self.rules.servers_of(authority)[..=rank].contains(&stream.plane) {
                     wanted.entry(key.resource_type).or_default().insert(&key.name);
                 }
             }

@@ -60,7 +60,7 @@ impl World {
     pub fn shut_down(mut self, choose: &mut dyn Choose) -> Result<(Stats, Vec<String>), Violation> {
         self.note(|_| "the channel is dropped".to_owned());
         self.end_rpcs();
-        let mut cx = Context { now: self.now, choose, host: &mut self.shell };
+        let mut cx = Context { now: self.now, choose, helper: &mut self.shell };
         self.core.shut_down(&mut cx);
         while let Some(action) = self.core.poll_action() {
             self.act(action)?;

@@ -22,10 +22,14 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::super::filter::{FilterConfig, HttpFilter};
-use super::super::route::fixture::{Origin, any as any_of, paths, route, route_config, seconds, to_cluster, uint32};
+use super::super::route::fixture::{
+    TestSource, any as any_of, paths, route, route_config, seconds, to_cluster, uint32,
+};
 use super::super::{Resource, ResourceType, decode};
 use super::*;
 use crate::bootstrap::CertificateProviderConfig;
+
+mod chains;
 
 // === kinds ===
 
@@ -50,8 +54,8 @@ fn an_api_listener_is_for_clients() {
 #[test]
 fn the_name_comes_from_the_message() {
     // it is compared by those who asked.
-    let origin = Origin::new(false);
-    let decoded = decode(ResourceType::Listener, &api(hcm()).encode_to_vec().into(), origin.context());
+    let source = TestSource::new(false);
+    let decoded = decode(ResourceType::Listener, &api(hcm()).encode_to_vec().into(), source.context());
     assert_eq!(decoded.name.as_deref(), Some("listener"));
     assert!(matches!(decoded.result, Ok(Resource::Listener(_))));
 }
@@ -420,13 +424,31 @@ fn the_transport_socket_of_a_server_is_tls() {
     }
 }
 
+#[test]
+fn chains_are_kept_with_their_names_tls_and_routes() {
+    //
+    let config = transport_socket::ConfigType::TypedConfig(pack_any(tls_context()));
+    let socket = TransportSocket { name: "tls".to_owned(), config_type: Some(config) };
+    let secure = pb::FilterChain { name: "secure".to_owned(), transport_socket: Some(socket), ..chain(None) };
+    let default = pb::FilterChain { filters: vec![hcm_filter(with_routes(inline("c")))], ..Default::default() };
+    let listener = parse_server(&pb::Listener { default_filter_chain: Some(default), ..server(vec![secure]) });
+    let names: Vec<_> = listener.chains.iter().map(|chain| &*chain.name).collect();
+    assert_eq!(names, ["secure", "default_filter_chain"]);
+    assert_eq!(listener.chains[0].tls.as_ref().map(|tls| &*tls.identity_instance), Some("known"));
+    assert_eq!(listener.chains[1].tls, None);
+    assert_eq!(listener.route_names().collect::<Vec<_>>(), ["routes"]);
+    // SV-30: the direction is not looked at.
+    let directed = pb::Listener { traffic_direction: 2, ..server(vec![chain(None)]) };
+    assert_eq!(parse(&directed), parse(&server(vec![chain(None)])));
+}
+
 // === hostile input ===
 
 proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let origin = Origin::new(true);
-        let _ = decode(ResourceType::Listener, &bytes.into(), origin.context());
+        let source = TestSource::new(true);
+        let _ = decode(ResourceType::Listener, &bytes.into(), source.context());
     }
 
     /// Random content where the parser expects a connection manager.
@@ -450,8 +472,8 @@ proptest! {
                 _ => { bytes.remove(at); }
             }
         }
-        let origin = Origin::new(false);
-        let decoded = decode(ResourceType::Listener, &bytes.into(), origin.context());
+        let source = TestSource::new(false);
+        let decoded = decode(ResourceType::Listener, &bytes.into(), source.context());
         if let Ok(Resource::Listener(listener)) = decoded.result
             && let Listener::Api(hcm) = &*listener
         {
@@ -466,9 +488,9 @@ proptest! {
 const HCM_TYPE: &str = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 
 fn parse(pb: &pb::Listener) -> Result<Listener, Invalid> {
-    let mut origin = Origin::new(false);
-    origin.bootstrap.certificate_providers = [("known".to_owned(), CertificateProviderConfig::Application)].into();
-    Listener::parse(pb, origin.context())
+    let mut source = TestSource::new(false);
+    source.bootstrap.certificate_providers = [("known".to_owned(), CertificateProviderConfig::Application)].into();
+    Listener::parse(pb, source.context())
 }
 
 #[track_caller]

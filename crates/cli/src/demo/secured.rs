@@ -27,13 +27,13 @@ use crate::{
 };
 
 /// Everything that proves who it is.
-pub(super) struct Mesh {
+pub(super) struct SecuredServers {
     authority: Authority,
     bootstrap: Bootstrap,
     /// What the client and the servers present.
     client: Arc<Held>,
     server: Arc<Held>,
-    servers: BTreeMap<&'static str, Secured>,
+    servers: BTreeMap<&'static str, Started>,
     /// It has a certificate of the same authority, and another name in it.
     impostor: Backend,
     /// The certificate of the client, in DER, and as the servers were shown it last.
@@ -41,14 +41,14 @@ pub(super) struct Mesh {
     shown: Shown,
 }
 
-struct Secured {
+struct Started {
     address: SocketAddr,
     running: Running,
 }
 
 type Shown = Arc<Mutex<Option<Vec<u8>>>>;
 
-impl Mesh {
+impl SecuredServers {
     /// With a bootstrap that knows the control planes.
     pub(super) async fn start(bootstrap: BootstrapBuilder) -> Result<Self, Failure> {
         let authority = Authority::new()?;
@@ -65,7 +65,7 @@ impl Mesh {
             Ok::<_, Failure>((Arc::new(Held(watch::Sender::new(certificates))), der))
         };
         let ((client, current), (server, _)) = (held(CLIENT)?, held(WANTED)?);
-        let mut mesh = Self {
+        let mut servers = Self {
             bootstrap,
             client,
             server,
@@ -76,9 +76,9 @@ impl Mesh {
             authority,
         };
         for name in SECURED {
-            mesh.start_server(name, SocketAddr::from(([127, 0, 0, 1], 0)))?;
+            servers.start_server(name, SocketAddr::from(([127, 0, 0, 1], 0)))?;
         }
-        Ok(mesh)
+        Ok(servers)
     }
 
     /// The certificates of the client, which change.
@@ -96,7 +96,7 @@ impl Mesh {
 
     /// Adds what the servers ask for.
     pub(super) fn announce(&self, mut snapshot: SnapshotBuilder) -> SnapshotBuilder {
-        for Secured { address, .. } in self.servers.values() {
+        for Started { address, .. } in self.servers.values() {
             let name = format!("{LISTENERS}{address}");
             let listener = resources::server_listener(name, address, resources::server_route("server-routes"));
             snapshot = snapshot.listener(resources::with_server_tls(listener, INSTANCE, true));
@@ -112,7 +112,7 @@ impl Mesh {
         drop(self.client.0.send_replace(renewed));
         drop(self.server.0.send_replace(certificates(&self.authority, &pem, WANTED)?.0));
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        if let Some(Secured { address, running }) = self.servers.remove(restarted) {
+        if let Some(Started { address, running }) = self.servers.remove(restarted) {
             running.shutdown().await;
             self.start_server(restarted, address)?;
         }
@@ -144,12 +144,12 @@ impl Mesh {
             .start()
             .map_err(|error| failed(error.to_string()))?;
         let address = running.local_addresses().first().copied().unwrap_or(address);
-        self.servers.insert(name, Secured { address, running });
+        self.servers.insert(name, Started { address, running });
         Ok(())
     }
 }
 
-impl fmt::Debug for Mesh {
+impl fmt::Debug for SecuredServers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.servers.iter().map(|(name, server)| (name, server.address))).finish()
     }
