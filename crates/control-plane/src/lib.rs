@@ -32,6 +32,7 @@
 //! The server speaks the state-of-the-world variant. The protocol is a plain value without I/O, so the incremental
 //! one can stand beside it.
 
+mod encoding;
 mod event;
 mod faults;
 pub mod files;
@@ -42,6 +43,7 @@ mod snapshot;
 mod sotw;
 mod store;
 mod type_url;
+mod version;
 mod view;
 
 pub use crate::event::{ConnectionId, Event, Events, SeenRequest, SentResponse, Stats, StreamId};
