@@ -175,6 +175,8 @@ pub struct Stats {
     pub nacks: u64,
     /// Responses that were sent.
     pub responses: u64,
+    /// Responses that were encoded; the others shared the bytes of an earlier one with the same content.
+    pub encodings: u64,
 }
 
 /// Counts events and hands them to whoever listens.
@@ -188,6 +190,7 @@ pub(crate) struct Journal {
     requests: AtomicU64,
     nacks: AtomicU64,
     responses: AtomicU64,
+    encodings: AtomicU64,
 }
 
 impl Journal {
@@ -209,6 +212,10 @@ impl Journal {
         }
         tracing::debug!(?event);
         lock(&self.listeners).retain(|listener| listener.send(event.clone()).is_ok());
+    }
+
+    pub(crate) fn count_encoding(&self) {
+        add_one(&self.encodings);
     }
 
     pub(crate) fn listen(&self) -> Events {
@@ -239,6 +246,7 @@ impl Journal {
             requests: self.requests.load(Ordering::Acquire),
             nacks: self.nacks.load(Ordering::Acquire),
             responses: self.responses.load(Ordering::Acquire),
+            encodings: self.encodings.load(Ordering::Acquire),
         }
     }
 }

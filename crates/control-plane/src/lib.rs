@@ -35,6 +35,7 @@
 // A variant that is added is looked at wherever variants are told apart.
 #![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
+mod encoding;
 mod event;
 mod faults;
 pub mod files;
@@ -46,6 +47,7 @@ mod sotw;
 mod store;
 mod tls;
 mod type_url;
+mod version;
 mod view;
 
 pub use crate::event::{ConnectionId, Event, Events, SeenRequest, SentResponse, Stats, StreamId};

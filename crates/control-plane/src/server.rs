@@ -6,27 +6,31 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryResponse;
-use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 use envoy_types::pb::envoy::service::load_stats::v3::load_reporting_service_server::LoadReportingServiceServer;
+use prost::Message;
 use tokio::net::{TcpListener, TcpSocket, ToSocketAddrs};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
+use crate::encoding::Encoded;
 use crate::event::{Event, Events, Journal, Stats, lock};
 use crate::faults::Faults;
 use crate::load::{LoadRequest, LoadTotals};
+use crate::server::absent::Absent;
 use crate::server::connection::{Connection, Secured};
 use crate::server::listener::{Listener, bind};
 use crate::server::lrs::Lrs;
 use crate::server::service::Ads;
-use crate::server::streams::{Command, Streams};
+use crate::server::streams::{Command, Raw, Streams};
 use crate::store::ControlPlane;
 use crate::tls::ServerTls;
+use crate::type_url::TypeUrl;
 
 pub use listener::Address;
 
+mod absent;
 mod connection;
 mod listener;
 mod lrs;
@@ -80,6 +84,7 @@ impl ControlPlane {
             journal: Journal::default(),
             life: watch::Sender::new(Life::default()),
             streams: Streams::default(),
+            absent: Absent::default(),
             load_request: watch::Sender::new(LoadRequest::default()),
             loads: Mutex::default(),
             running: Mutex::default(),
@@ -206,7 +211,12 @@ impl Server {
     /// Sends a response as it stands on every open stream: for types that nobody knows, and whatever else no real
     /// control plane would say.
     pub fn send_raw(&self, response: &DiscoveryResponse) {
-        self.shared.streams.command(|| Command::Send(response.clone()));
+        let raw = Raw {
+            type_url: TypeUrl::from(response.type_url.as_str()),
+            version: response.version_info.clone(),
+            message: Encoded { body: response.encode_to_vec().into(), nonce: String::new() },
+        };
+        self.shared.streams.command(|| Command::Send(raw.clone()));
     }
 
     /// Ends every open stream with this status; connections stay.
@@ -245,6 +255,7 @@ struct Shared {
     journal: Journal,
     life: watch::Sender<Life>,
     streams: Streams,
+    absent: Absent,
     load_request: watch::Sender<LoadRequest>,
     loads: Mutex<LoadTotals>,
     running: Mutex<Option<Running>>,
@@ -394,14 +405,13 @@ async fn serve_http(
     mut life: watch::Receiver<Life>,
     generation: u64,
 ) {
-    let service = AggregatedDiscoveryServiceServer::new(ads).max_decoding_message_size(MAX_REQUEST_SIZE);
     let ending = async move {
         // An error means that the server is gone, which is an end as well.
         let _ = life.wait_for(|life| life.is_ending(generation)).await;
     };
     let served = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
-        .add_service(service)
+        .add_service(ads)
         .add_service(LoadReportingServiceServer::new(lrs).max_decoding_message_size(MAX_REQUEST_SIZE))
         .serve_with_incoming_shutdown(ReceiverStream::new(connections), ending)
         .await;
