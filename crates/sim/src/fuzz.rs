@@ -17,6 +17,7 @@ use mainstay_xds::target::Target;
 use mainstay_xds::{Choose, Time};
 use prost::Message;
 
+use crate::authz::{self, Tally};
 use crate::choose::{FromBytes, Recorder};
 use crate::plane::DiscoveryResponse;
 use crate::resources::{Spec, sample};
@@ -30,13 +31,15 @@ mod endpoint;
 pub type FuzzTarget = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [FuzzTarget; 11] = [
+pub const TARGETS: [FuzzTarget; 13] = [
     ("bootstrap", bootstrap),
     ("listener", |bytes| resource(ResourceType::Listener, bytes)),
     ("route", |bytes| resource(ResourceType::RouteConfig, bytes)),
     ("cluster", |bytes| resource(ResourceType::Cluster, bytes)),
     ("endpoints", |bytes| resource(ResourceType::Endpoints, bytes)),
     ("collection", |bytes| resource(ResourceType::EndpointCollection, bytes)),
+    ("rbac", authz::decode),
+    ("authz", authz),
     ("orca", endpoint::orca),
     ("push_back", endpoint::push_back),
     ("cookie", endpoint::cookie),
@@ -82,6 +85,13 @@ fn resource(resource_type: ResourceType, bytes: &[u8]) {
             Ok(resource) => assert_eq!(resource.resource_type(), resource_type),
             Err(invalid) => assert!(!invalid.to_string().is_empty()),
         }
+    }
+}
+
+/// A filter and RPCs as the bytes choose, beside the naive reference.
+fn authz(bytes: &[u8]) {
+    if let Err(difference) = authz::judge(&mut FromBytes::new(bytes), &mut Tally::default()) {
+        panic!("{difference}");
     }
 }
 
