@@ -17,9 +17,10 @@ timed() { # timed SECONDS WHAT COMMAND...
   echo "interop: $what: $((SECONDS - begun)) s"
 }
 
-our_programs() {
+our_programs() { # and where they are, for commands of their own
   timed 1500 "our programs" cargo build --locked --quiet -p mainstay-cli -p mainstay-interop
   target=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
+  export target
 }
 
 go_programs() {
