@@ -3,6 +3,7 @@
 mod admin;
 mod drains;
 mod raw;
+mod rbac;
 mod rpcs;
 mod security;
 mod serving;

@@ -358,7 +358,8 @@ fn official(action: Action, server: SocketAddr) -> Filter {
         permission(Rule::AndRules(permission::Set { rules: vec![set(hosts), set(ports), header] }))
     };
     let everybody = || vec![principal(Identifier::Any(true))];
-    let named = |matcher| principal(Identifier::Authenticated(principal::Authenticated { principal_name: Some(matcher) }));
+    let named =
+        |matcher| principal(Identifier::Authenticated(principal::Authenticated { principal_name: Some(matcher) }));
     let policy = |permissions, principals| Policy { permissions, principals, ..Default::default() };
     let of_any_host = |pattern: &str, principals| policy(vec![destination(any_host(), &[port], pattern)], principals);
     let (this, wrong) = (server.to_string(), format!("not-the-host:{port}"));
@@ -390,7 +391,10 @@ fn official(action: Action, server: SocketAddr) -> Filter {
             ),
             ("never-match-port", policy(vec![destination(any_host(), &[1], "never-match-port")], everybody())),
             ("principal-present", of_any_host("principal-present", vec![named(regex(".+"))])),
-            ("match-principal", of_any_host("match-principal", vec![named(exact(NOT_THE_CLIENT)), named(exact(CLIENT))])),
+            (
+                "match-principal",
+                of_any_host("match-principal", vec![named(exact(NOT_THE_CLIENT)), named(exact(CLIENT))]),
+            ),
             ("never-match-principal", of_any_host("never-match-principal", vec![named(exact(NOT_THE_CLIENT))])),
         ],
     )

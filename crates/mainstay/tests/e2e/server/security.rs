@@ -292,22 +292,22 @@ async fn other_credentials_ignore_a_tls_context() {
 
 /// Whether client certificates are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+pub(crate) enum Wanted {
     Required,
     Optional,
     Nothing,
 }
 
 /// An authority that everyone trusts, and files with what servers and clients need.
-struct Pki {
-    ca: Authority,
+pub(crate) struct Pki {
+    pub(crate) ca: Authority,
     files: Files,
     clients: Files,
     server_der: Vec<u8>,
 }
 
 impl Pki {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (ca, files, clients) = (Authority::new(), Files::new(), Files::new());
         let server = ca.issue("server");
         files.write("ca.pem", &ca.pem());
@@ -317,7 +317,7 @@ impl Pki {
         Self { ca, files, clients, server_der: server.der.to_vec() }
     }
 
-    fn watched(&self) -> FileWatcherConfig {
+    pub(crate) fn watched(&self) -> FileWatcherConfig {
         watched(&self.files)
     }
 
@@ -325,7 +325,7 @@ impl Pki {
         self.serving_with(wanted, self.watched(), |builder| builder).await
     }
 
-    async fn serving_with(
+    pub(crate) async fn serving_with(
         &self,
         wanted: Wanted,
         watched: FileWatcherConfig,
@@ -344,7 +344,7 @@ impl Pki {
     }
 
     /// The Listener with a TLS context.
-    fn secured(&self, mut listener: Listener, wanted: Wanted) -> Listener {
+    pub(crate) fn secured(&self, mut listener: Listener, wanted: Wanted) -> Listener {
         let validation = tls::CertificateValidationContext {
             ca_certificate_provider_instance: Some(instance()),
             ..Default::default()
@@ -366,7 +366,11 @@ impl Pki {
     }
 
     /// A plain tonic client with TLS.
-    async fn plain(&self, stage: &Stage, issued: Option<&Issued>) -> Result<PlainClient, tonic::transport::Error> {
+    pub(crate) async fn plain(
+        &self,
+        stage: &Stage,
+        issued: Option<&Issued>,
+    ) -> Result<PlainClient, tonic::transport::Error> {
         let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(self.ca.pem())).domain_name("server");
         if let Some(issued) = issued {
             tls = tls.identity(tonic::transport::Identity::from_pem(&issued.certificate_pem, &issued.key_pem));
