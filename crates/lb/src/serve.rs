@@ -222,3 +222,6 @@ impl Admission<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -331,3 +331,6 @@ impl ServerCore {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

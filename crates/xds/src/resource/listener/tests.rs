@@ -27,6 +27,8 @@ use super::super::{Resource, ResourceType, decode};
 use super::*;
 use crate::bootstrap::CertificateProviderConfig;
 
+mod chains;
+
 // === kinds ===
 
 #[test]
@@ -418,6 +420,24 @@ fn the_transport_socket_of_a_server_is_tls() {
     ] {
         assert_eq!(paths(parse(&with(config))), [format!("filter_chains[0].transport_socket.typed_config{path}")]);
     }
+}
+
+#[test]
+fn chains_are_kept_with_their_names_tls_and_routes() {
+    //
+    let config = transport_socket::ConfigType::TypedConfig(pack_any(tls_context()));
+    let socket = TransportSocket { name: "tls".to_owned(), config_type: Some(config) };
+    let secure = pb::FilterChain { name: "secure".to_owned(), transport_socket: Some(socket), ..chain(None) };
+    let default = pb::FilterChain { filters: vec![hcm_filter(with_routes(inline("c")))], ..Default::default() };
+    let listener = parse_server(&pb::Listener { default_filter_chain: Some(default), ..server(vec![secure]) });
+    let names: Vec<_> = listener.chains.iter().map(|chain| &*chain.name).collect();
+    assert_eq!(names, ["secure", "default_filter_chain"]);
+    assert_eq!(listener.chains[0].tls.as_ref().map(|tls| &*tls.identity_instance), Some("known"));
+    assert_eq!(listener.chains[1].tls, None);
+    assert_eq!(listener.route_names().collect::<Vec<_>>(), ["routes"]);
+    // SV-30: the direction is not looked at.
+    let directed = pb::Listener { traffic_direction: 2, ..server(vec![chain(None)]) };
+    assert_eq!(parse(&directed), parse(&server(vec![chain(None)])));
 }
 
 // === hostile input ===
