@@ -44,7 +44,7 @@ struct Flags {
     /// Only mutants of files whose path has this in it.
     #[arg(long, value_name = "FILE")]
     only: Option<String>,
-    /// Only mutants that survived what is run now, by the table.
+    /// Only mutants that survived what is run now, by the table, without those that are held to be equivalent.
     #[arg(long)]
     survivors: bool,
     /// Say which mutants there are and run nothing.
@@ -111,7 +111,7 @@ fn run(flags: &Flags) -> io::Result<()> {
     let known = table.by_key();
     if flags.survivors {
         let survived = |number: &u32| {
-            known.get(&all[*number as usize].key()).is_some_and(|row| {
+            known.get(&all[*number as usize].key()).filter(|row| !reasons.is_equivalent(row)).is_some_and(|row| {
                 (flags.runs(Which::Unit) && row.unit.is_known() && !row.unit.is_noticed())
                     || (flags.runs(Which::Sim) && row.sim.is_known() && !row.sim.is_noticed())
             })
@@ -204,7 +204,7 @@ impl Flags {
             (
                 "the simulator",
                 format!(
-                    "lives of the tree of policies, histories of the dependency manager, stories, what once went wrong, {} seeds, up to {} states of each small world; it stops at the first violation",
+                    "stories, lives of the tree of policies, histories of the dependency manager, 400 worlds of clients, {} seeds, what once went wrong, up to {} states of each small world; it stops at the first violation",
                     self.seeds, self.states
                 ),
             ),

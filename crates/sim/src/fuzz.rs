@@ -98,7 +98,7 @@ fn world(bytes: &[u8]) {
     let scenario = scenario(seed.iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte)));
     let mut choose = Recorder::new(FromBytes::new(choices));
     let events = choices.len().min(MAX_EVENTS);
-    if let Err(violation) = crate::run::run(&scenario, &mut choose, events) {
+    if let Err(violation) = crate::run::run_short(&scenario, &mut choose, events) {
         let choices = choose.into_choices();
         let name = scenario.name.clone();
         panic!("{}", Failure { violation: Some(violation), scenario: name, choices, transcript: Vec::new() });
