@@ -10,7 +10,7 @@ fn the_short_help_of_sim_fits_a_screen() {
     assert_eq!(output.status.code(), Some(0));
     let help = text(&output.stdout);
     for flag in
-        ["--seeds <N>", "--first <SEED>", "--replay <LINE>", "--bootstrap <FILE>", "--resources <DIR>", "--target"]
+        ["--seeds <N>", "--of <KIND>", "--first <SEED>", "--replay <LINE>", "--bootstrap <FILE>", "--resources <DIR>", "--target"]
     {
         assert!(help.contains(flag), "{flag}: {help}");
     }

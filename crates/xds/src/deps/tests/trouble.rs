@@ -246,3 +246,52 @@ fn a_switch_to_a_server_that_dies_leaves_what_is_in_force() {
     bed.pass(seconds(60));
     assert_eq!(bed.take(), "+CDS b {a=2}mixed");
 }
+
+/// D9, promise 1: a leaf that is in force with a collection missing has no trouble any more that anybody could wait for.
+#[test]
+fn what_is_in_force_with_its_trouble_keeps_no_aggregate_back() {
+    let mut world = World::routed(&["agg"]);
+    world.aggregate("agg", &["a", "b"]);
+    world.eds("a");
+    world.endpoints_in("a", &["g", "h"]);
+    world.collection("g", &[1]);
+    world.fail(CDS, "b");
+    world.fail(LEDS, "h");
+    assert!(world.take().ends_with("{a=1 agg>a b!}"), "{:?}", world.config);
+    world.eds("b");
+    world.endpoints("b", &[2]);
+    assert!(world.take().ends_with("{a=1 agg>a,b b=2}"), "{:?}", world.config);
+}
+
+/// Promise 1: new routes do not wait for a leaf that an aggregate in force lacks already.
+#[test]
+fn an_aggregate_in_force_with_a_leaf_missing_holds_nothing_back() {
+    let mut world = World::routed(&["agg"]);
+    world.aggregate("agg", &["a", "b"]);
+    world.eds("a");
+    world.endpoints("a", &[1]);
+    world.fail(CDS, "b");
+    assert!(world.take().ends_with("{a=1 agg>a b!}"), "{:?}", world.config);
+    // The trouble goes on, and is another one.
+    world.fail_with(CDS, "b", ErrorKind::TimedOut { after: seconds(30) });
+    world.take();
+    world.inline(&["agg", "c"]);
+    world.eds("c");
+    world.endpoints("c", &[3]);
+    assert!(world.take().ends_with("{a=1 agg>a b! c=3}"), "{:?}", world.config);
+    // It still does not take the place of what can be used.
+    world.aggregate("agg", &["b"]);
+    assert_eq!(world.take(), "");
+}
+
+/// Work is bounded by what is there: a cluster that waits counts each server once, however often it is built.
+#[test]
+fn a_cluster_that_waits_does_not_grow() {
+    let mut world = World::serving(&["a"]);
+    world.eds_named("a", "other");
+    world.take();
+    let before = world.manager.clone();
+    world.ambient(EDS, "a");
+    world.clear(EDS, "a");
+    assert_eq!(world.manager, before);
+}
