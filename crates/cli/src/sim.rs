@@ -13,9 +13,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use mainstay_control_plane::{Body, LoadErrors, load_directory};
-use mainstay_sim::{
-    Fate, Rehearsal, Scenario, Seen, Stats, deps, policies, rehearse, replay_line, shrink, swarm,
-};
+use mainstay_sim::{Fate, Rehearsal, Scenario, Seen, Stats, deps, policies, rehearse, replay_line, shrink, swarm};
 use mainstay_xds::{
     bootstrap::{Bootstrap, Guards},
     resource::ResourceType,
