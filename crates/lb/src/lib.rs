@@ -16,6 +16,7 @@
 // A variant that is added is looked at wherever variants are told apart.
 #![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
+mod authz;
 mod breaker;
 mod call_tracker;
 mod calls;
@@ -35,6 +36,7 @@ mod request_hash;
 mod retry;
 mod routing;
 mod rpc;
+pub mod serve;
 mod session;
 mod snapshot;
 mod subchannel;
@@ -47,6 +49,7 @@ mod throttle;
 mod timers;
 mod tree;
 
+pub use authz::{AuditRecord, Authorization, Authorizer, Caller, CallerCertificate, Facts, Verdict};
 pub use breaker::{Counter, InFlight};
 pub use call_tracker::{CallTracker, Ending};
 pub use channel::{Action, ChannelCore, Input};

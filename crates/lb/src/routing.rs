@@ -52,6 +52,8 @@ struct Compiled {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
     pub(crate) route: &'a Route,
+    /// Its index among the routes of the virtual host.
+    pub(crate) at: usize,
     /// Where it leads: an index of [`RouteTable::clusters`].
     pub(crate) cluster: Option<usize>,
     /// What happens on the way; none is nothing.
@@ -156,7 +158,7 @@ impl RouteTable {
                 let compiled = self.compiled.get(at as usize)?;
                 let (choice, cluster) = compiled.target.choose(choose).unzip();
                 let filters = compiled.filters.get(choice.unwrap_or(0));
-                return Some(Found { route, cluster, filters, hash: &compiled.hash });
+                return Some(Found { route, at: at as usize, cluster, filters, hash: &compiled.hash });
             }
             from = at + 1;
         }

@@ -12,7 +12,6 @@ use http::{HeaderValue, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
-use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{
     CallTracker, Chosen, Decision, Effect, Ending, Failure, Injected, Origin, PushBack, Retry, RetryThrottle, Rpc,
 };
@@ -24,7 +23,7 @@ use tonic::{Code, Status};
 use crate::body::{Held, ResponseBody};
 use crate::channelz_node;
 use crate::code;
-use crate::connection::WrongName;
+use crate::connection::{Sender, WrongName};
 use crate::deadline;
 use crate::failure::{self, GRPC_STATUS};
 use crate::hub::{ClusterRef, Hub};
@@ -35,6 +34,7 @@ use crate::request::{Request, RequestBody};
 use crate::shared::Halt;
 use crate::subchannel::Subchannel;
 use crate::telemetry::CallObserver;
+use crate::tls::TlsInfo;
 
 /// Carries one RPC to the headers of its response; the body does the rest.
 ///
@@ -87,8 +87,8 @@ pub(crate) fn run(
                         None => {
                             let upload = request.commit();
                             let Answer { mut response, timer, picked } = answer;
-                            let Picked { address, origin, tracker, on_subchannel, .. } = picked;
-                            extensions.insert(Peer::new(address, origin));
+                            let Picked { address, origin, tls, tracker, on_subchannel, .. } = picked;
+                            extensions.insert(Peer::endpoint(address, origin, tls));
                             extensions.extend(std::mem::take(response.extensions_mut()));
                             *response.extensions_mut() = extensions;
                             let observer = std::mem::take(&mut call.observer);
@@ -180,6 +180,8 @@ struct Call {
 struct Picked {
     address: SocketAddr,
     origin: Arc<Origin>,
+    /// What the connection is secured with; known when the attempt is sent.
+    tls: Option<Arc<TlsInfo>>,
     tracker: CallTracker,
     on_subchannel: channelz_node::Call,
     set_cookie: Option<HeaderValue>,
@@ -187,7 +189,7 @@ struct Picked {
 
 /// What it takes to send an attempt.
 struct Way {
-    sender: SendRequest<RequestBody>,
+    sender: Sender,
     authority: Option<Authority>,
     deadline: Option<Instant>,
     subchannel: Subchannel,
@@ -374,6 +376,7 @@ impl Call {
                     picked: Picked {
                         address,
                         origin: Arc::clone(to.origin),
+                        tls: None,
                         tracker: to.tracker,
                         on_subchannel: to.subchannel.begin(),
                         set_cookie: to.set_cookie,
@@ -405,7 +408,7 @@ impl Call {
 
     /// Hands the request to its connection.
     fn send(&mut self, way: Way, request: &mut Request) -> Result<Exchange<impl Exchanging + use<>>, Status> {
-        let Way { mut sender, authority, deadline, subchannel, picked } = way;
+        let Way { sender, authority, deadline, subchannel, mut picked } = way;
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             picked.tracker.withdraw();
@@ -414,7 +417,7 @@ impl Call {
         let authority = authority.unwrap_or_else(|| self.hub.authority.clone());
         let previous = self.retry.as_ref().map_or(0, Retry::previous_attempts);
         let timeout = left.map(deadline::header_value);
-        let Some(mut attempt) = request.attempt(subchannel.scheme(), authority, timeout, previous) else {
+        let Some(mut attempt) = request.attempt(sender.scheme(), authority, timeout, previous) else {
             picked.tracker.withdraw();
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };
@@ -422,8 +425,10 @@ impl Call {
         attempt.body_mut().observe(observer);
         // A request that meets the end of its connection may stay in the queue until all senders are gone; this one
         // goes here.
-        let answer = sender.try_send_request(attempt);
+        let Sender { mut requests, tls } = sender;
+        let answer = requests.try_send_request(attempt);
         let timer = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
+        picked.tls = tls;
         Ok(Exchange { answer, timer, unanswered: Some(subchannel), picked: Some(picked) })
     }
 

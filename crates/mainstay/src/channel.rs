@@ -123,10 +123,7 @@ impl Channel {
             warm_switching: Some(Duration::from_secs(5)),
             require_xds_security: false,
             certificate_providers: OwnProviders::default(),
-            ads: AdsLimits {
-                max_response_size: 256 << 20,
-                keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
-            },
+            ads: AdsLimits::default(),
             telemetry: None,
             idle_timeout: Some(Duration::from_secs(30 * 60)),
         }

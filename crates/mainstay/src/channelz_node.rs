@@ -53,7 +53,12 @@ impl ChannelzNode {
     /// Notes a report.
     pub(crate) fn note(&self, report: &Report) {
         let warning = report.level() == Level::Warn;
-        self.push(TraceEvent { at: SystemTime::now(), warning, text: report.to_string() });
+        self.note_event(warning, report.to_string());
+    }
+
+    /// Notes something else that happened, and whether somebody may have to look.
+    pub(crate) fn note_event(&self, warning: bool, text: String) {
+        self.push(TraceEvent { at: SystemTime::now(), warning, text });
     }
 
     pub(crate) fn trace(&self) -> Trace {

@@ -46,7 +46,7 @@ use crate::process::{self, Kind, Table};
 use crate::pulse::Pulse;
 use crate::random::Random;
 use crate::request::RequestBody;
-use crate::tls::{self, TransportSecurity};
+use crate::tls::{TlsInfo, TransportSecurity, has_name};
 
 /// A connection to one address.
 pub(crate) struct Connection {
@@ -73,6 +73,13 @@ pub(crate) struct Socket {
     /// The authority that was last checked against the certificate, and whether it is the server's. Nearly always the
     /// only one: an endpoint has one host name.
     checked: ArcSwapOption<(Box<str>, bool)>,
+}
+
+/// The way to send a request on an established connection.
+pub(crate) struct Sender {
+    pub(crate) requests: SendRequest<RequestBody>,
+    /// What that very connection is secured with.
+    pub(crate) tls: Option<Arc<TlsInfo>>,
 }
 
 /// The certificate of a server does not have the name of an authority.
@@ -205,17 +212,17 @@ impl Connection {
     }
 
     /// The way to send a request, if the connection takes any.
-    pub(crate) fn sender(&self) -> Option<SendRequest<RequestBody>> {
-        Some(self.socket.load().as_ref()?.sender.clone())
+    pub(crate) fn sender(&self) -> Option<Sender> {
+        Some(self.socket.load().as_ref()?.sender())
     }
 
     /// The same for a request with an `authority` other than the channel's, which must not be sent to a server that has
     /// not proved to have that name (A81, S-34).
-    pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<SendRequest<RequestBody>, WrongName>> {
+    pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<Sender, WrongName>> {
         let socket = self.socket.load();
         let socket = socket.as_ref()?;
         let is_right = authority.is_none_or(|authority| socket.is_named(authority));
-        Some(if is_right { Ok(socket.sender.clone()) } else { Err(WrongName) })
+        Some(if is_right { Ok(socket.sender()) } else { Err(WrongName) })
     }
 
     /// A call on it was given up before it was answered: the endpoint may be dead.
@@ -257,11 +264,6 @@ impl Connection {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.spec.address
-    }
-
-    /// The scheme of requests on it.
-    pub(crate) fn scheme(&self) -> Scheme {
-        if self.spec.security.is_plaintext() { Scheme::HTTP } else { Scheme::HTTPS }
     }
 
     /// From CONNECTING to the loss of the connection, or to the end of all use. How long to pause.
@@ -403,17 +405,28 @@ impl UntilIdle {
     }
 }
 
+impl Sender {
+    /// The scheme of requests.
+    pub(crate) fn scheme(&self) -> Scheme {
+        if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
+    }
+}
+
 impl Socket {
+    fn sender(&self) -> Sender {
+        Sender { requests: self.sender.clone(), tls: self.ends.tls.clone() }
+    }
+
     /// Whether the server may be asked as `authority`. In plaintext it may be anyone, and where the cluster says who it is
     /// the names of hosts do not count (A29).
     fn is_named(&self, authority: &str) -> bool {
-        let Some(security) = self.ends.security.as_ref().filter(|_| self.checks_authority) else { return true };
+        let Some(tls) = self.ends.tls.as_ref().filter(|_| self.checks_authority) else { return true };
         if let Some(checked) = self.checked.load().as_deref()
             && *checked.0 == *authority
         {
             return checked.1;
         }
-        let is_named = tls::has_name(&security.certificate, authority);
+        let is_named = tls.certificate().is_some_and(|certificate| has_name(certificate, authority));
         self.checked.store(Some(Arc::new((authority.into(), is_named))));
         is_named
     }

@@ -1,6 +1,6 @@
-//! What the xDS side of a channel does, as it happens: it connects, falls back, rejects, recovers.
+//! What the xDS side of a channel or of a server does, as it happens: it connects, falls back, rejects, recovers.
 //!
-//! [`Channel::events`](crate::Channel::events) gives out a stream of them. Nobody has to listen: what needs a person is
+//! [`Channel::events`](crate::Channel::events) and [`Running::events`](crate::Running::events) give out a stream of them. Nobody has to listen: what needs a person is
 //! in the logs, too ([`tracing`], at level `warn`).
 //!
 //! ```no_run
@@ -31,6 +31,7 @@ pub use stream::Events;
 pub(crate) use stream::EventSource;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use mainstay_xds::bootstrap::ServerConfig;
@@ -38,8 +39,9 @@ use mainstay_xds::client::{Line, Report};
 use mainstay_xds::name::AuthorityKey;
 
 use crate::names::{ResourceName, ResourceType};
+use crate::server::ServingState;
 
-/// Something that happened on the xDS side of a channel. [`Display`](fmt::Display) puts it in words.
+/// Something that happened on the xDS side of a channel or of a server. [`Display`](fmt::Display) puts it in words.
 ///
 /// A `server` is the URI of an xDS server, as in the bootstrap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,6 +174,23 @@ pub enum Event {
         /// The cluster.
         cluster: String,
     },
+    /// A server begins or ceases to serve on an address (gRFC A36).
+    #[non_exhaustive]
+    ServingStateChanged {
+        /// The local address.
+        address: SocketAddr,
+        /// The state from now on.
+        state: ServingState,
+    },
+    /// A server closed connections at once, because no filter chain is for them. Told of the first, the second, the fourth and so
+    /// on.
+    #[non_exhaustive]
+    Unmatched {
+        /// The local address that the server listens on.
+        address: SocketAddr,
+        /// How many such connections there were in all.
+        connections: u64,
+    },
 }
 
 impl Event {
@@ -192,7 +211,7 @@ impl Event {
             | Self::Ignored { server, .. }
             | Self::DeletionIgnored { server, .. }
             | Self::DeletionOver { server, .. } => Some(server),
-            Self::SecurityIgnored { .. } => None,
+            Self::SecurityIgnored { .. } | Self::ServingStateChanged { .. } | Self::Unmatched { .. } => None,
         }
     }
 
@@ -267,6 +286,10 @@ impl fmt::Display for Event {
             Self::DeletionIgnored { server, resource } => Line::DeletionIgnored(server, resource),
             Self::DeletionOver { server, resource } => Line::DeletionOver(server, resource),
             Self::SecurityIgnored { cluster } => Line::SecurityIgnored(cluster),
+            Self::ServingStateChanged { address, state } => return write!(f, "{address}: {state}"),
+            Self::Unmatched { address, connections } => {
+                return write!(f, "{address}: {connections} connections without a filter chain so far");
+            }
         };
         line.fmt(f)
     }

@@ -1,5 +1,5 @@
-//! What the whole process shares. Everything that outlives a channel is kept here and nowhere else, so that one look says
-//! what two channels, two runtimes or two tests have in common.
+//! What the whole process shares. Everything that outlives a channel or a server is kept here and nowhere else, so that one look says
+//! what two channels, two servers, two runtimes or two tests have in common.
 //!
 //! What a table holds is defined by the module that it is for; here is only known that there is one of each [`Kind`].
 
@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     Interners,
     /// Files with certificates, read by one thread for each set.
     FileWatchers,
+    /// Servers that run, for CSDS and channelz.
+    Servers,
 }
 
 /// What the process keeps under a kind.
@@ -37,14 +39,14 @@ pub(crate) trait Table: Default + Send + 'static {
 /// The faults at work, of all channels (A33: `max_active_faults` is for the process).
 pub(crate) static ACTIVE_FAULTS: LazyLock<Arc<Counter>> = LazyLock::new(Arc::default);
 
-/// The resolver of all channels that bring none of their own.
+/// The resolver of all channels and servers that bring none of their own.
 pub(crate) static SYSTEM_DNS: LazyLock<Arc<dyn ResolveHost>> = LazyLock::new(|| Arc::new(SystemDns::default()));
 
 /// The roots of the system, once they were found.
 pub(crate) static SYSTEM_ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
 
-static TABLES: [OnceLock<Box<dyn Any + Send + Sync>>; Kind::FileWatchers as usize + 1] =
-    [const { OnceLock::new() }; Kind::FileWatchers as usize + 1];
+static TABLES: [OnceLock<Box<dyn Any + Send + Sync>>; Kind::Servers as usize + 1] =
+    [const { OnceLock::new() }; Kind::Servers as usize + 1];
 
 static LAST_ID: AtomicI64 = AtomicI64::new(0);
 

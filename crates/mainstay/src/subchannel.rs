@@ -7,19 +7,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_channel::mpsc::UnboundedSender;
-use http::uri::Scheme;
-use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{Counter, Helper, LoadSink, Observation, SubchannelId, SubchannelSpec};
 use mainstay_xds::client::Intern;
 use tokio::runtime;
 
 use crate::channelz_node;
-use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User, WrongName};
+use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, Sender, User, WrongName};
 use crate::guard;
 use crate::intern::Interner;
 use crate::orca_oob::{self, BaseUri};
 use crate::process::{self, Kind, Table};
-use crate::request::RequestBody;
 use crate::task::Task;
 use crate::telemetry::{LbObserver, SubchannelObserver};
 use crate::tls::ChannelSecurity;
@@ -52,18 +49,13 @@ struct Use {
 
 impl Subchannel {
     /// See [`Connection::sender_as`].
-    pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<SendRequest<RequestBody>, WrongName>> {
+    pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<Sender, WrongName>> {
         self.0.sender_as(authority)
     }
 
     /// A call on it was given up before it was answered.
     pub(crate) fn suspect(&self) {
         self.0.suspect();
-    }
-
-    /// The scheme of requests on it.
-    pub(crate) fn scheme(&self) -> Scheme {
-        self.0.scheme()
     }
 
     /// Where it leads.

@@ -6,6 +6,7 @@
 //! and all worlds can be visited. After each event an oracle that knows the truth of the world judges what the channel
 //! promises: see [`Invariant`].
 
+pub mod authz;
 mod choose;
 pub mod deps;
 mod explore;

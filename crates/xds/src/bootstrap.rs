@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod audit;
 mod builder;
 mod guards;
 mod json;
@@ -16,6 +17,7 @@ mod parse;
 mod server_uri;
 mod source;
 
+pub use audit::{AuditLoggerKind, AuditLoggerKinds};
 pub use builder::{AuthorityOptions, BootstrapBuilder};
 pub use server_uri::{ServerUri, ServerUriError};
 pub use source::{BootstrapError, BootstrapSource};
@@ -38,6 +40,8 @@ pub struct Bootstrap {
     pub server_listener_resource_name_template: Option<String>,
     /// Certificate provider instances by the name that resources use; unknown plugins are left out (B-38).
     pub certificate_providers: BTreeMap<String, CertificateProviderConfig>,
+    /// The kinds of audit logger that the application has: they come from code, never from JSON (A59).
+    pub audit_loggers: AuditLoggerKinds,
     /// Which optional behaviours are on.
     pub guards: Guards,
 }

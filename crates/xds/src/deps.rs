@@ -42,9 +42,11 @@ pub use config::{ClusterChildren, ClusterConfig, ClusterResult, JoinedLocality, 
 pub use dns::DnsName;
 pub use error::{ClusterError, ClusterErrorKind, ConfigError};
 
+pub(crate) use sources::{Source, Sources, Verdict};
+pub(crate) use watch::{Name, State, Watched, key};
+
 use graph::{Context, Graph, RootSet};
-use sources::{Source, Verdict};
-use watch::{Name, State, Table, Watched, key};
+use watch::Table;
 
 /// What the driver must do next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -500,7 +502,8 @@ impl DependencyManager {
         let mixed_sources = verdict == Verdict::Mixed;
         let changed = self.graph.take_changed();
         let published = |name: &str| self.published.as_ref()?.clusters.get(name);
-        let edits: Vec<_> = changed.iter().filter(|name| self.graph.result(name) != published(name)).collect();
+        let is_new = |name: &Arc<str>| self.graph.result(name) != published(name);
+        let edits: Vec<_> = changed.into_iter().filter(is_new).collect();
         let config = match &self.published {
             Some(before) if edits.is_empty() && unit.is_in(before) && before.mixed_sources == mixed_sources => {
                 if self.in_force == Some(Ok(())) {
@@ -510,7 +513,7 @@ impl DependencyManager {
             }
             before => {
                 let mut clusters = before.as_ref().map_or_else(BTreeMap::new, |before| before.clusters.clone());
-                for name in edits {
+                for name in &edits {
                     match self.graph.result(name) {
                         Some(result) => drop(clusters.insert(name.clone(), result.clone())),
                         None => drop(clusters.remove(name)),
@@ -521,8 +524,9 @@ impl DependencyManager {
             }
         };
         self.published = Some(config.clone());
-        self.in_force = Some(Ok(()));
+        let had_config = self.in_force.replace(Ok(())) == Some(Ok(()));
         self.out.push_back(Action::Publish(Ok(config)));
+        self.stale.any |= self.graph.reconsider(had_config.then_some(&edits));
     }
 }
 

@@ -11,7 +11,8 @@
 //! Data flows one way: a [`Bootstrap`](bootstrap::Bootstrap) names servers; the
 //! [`XdsClient`](client::XdsClient) turns bytes from them into cached, validated
 //! [`Resource`](resource::Resource)s; the [`DependencyManager`](deps::DependencyManager) turns
-//! those into one complete [`XdsConfig`](deps::XdsConfig).
+//! those into one complete [`XdsConfig`](deps::XdsConfig), and the [`ServerCore`](serve::ServerCore) into what each
+//! listening address of a server serves.
 
 // A variant that is added is looked at wherever variants are told apart.
 #![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
@@ -24,6 +25,7 @@ pub mod lrs;
 pub mod name;
 pub mod orca;
 pub mod resource;
+pub mod serve;
 pub mod target;
 
 mod backoff;

@@ -3,6 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use futures_util::FutureExt;
 use h2::server;
+use mainstay_lb::Input;
 use mainstay_xds::client::Sign;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -12,7 +13,7 @@ use super::*;
 /// A server, and a channel's streams to it.
 struct Stage {
     server: XdsServer,
-    streams: AdsStreams,
+    streams: AdsStreams<Input>,
     events: queue::Receiver<Input>,
 }
 

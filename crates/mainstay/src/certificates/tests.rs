@@ -101,6 +101,51 @@ async fn what_cannot_be_used_leaves_what_there_was() {
     assert!(matches!(watcher.certificates(), Ok(Certificates { trust: Some(Trust::Roots(_)), .. })));
 }
 
+/// TL-10: a map that becomes bad leaves the one before in use, and does not keep our own certificate from being renewed.
+#[tokio::test]
+async fn a_bad_bundle_map_leaves_the_one_before() {
+    let files = Files::new();
+    files.issue("one").write(files.path());
+    let x5c: String = files.ca.pem().lines().filter(|line| !line.starts_with("-----")).collect();
+    let map = |domain: &str| {
+        format!(
+            r#"{{"trust_domains": {{{domain:?}: {{"keys": [{{"kty": "EC", "use": "x509-svid", "x5c": [{x5c:?}]}}]}}}}}}"#
+        )
+    };
+    let path = files.path().join("bundles.json");
+    std::fs::write(&path, map("first.example")).unwrap();
+    // The roots are not looked at where there is a map.
+    std::fs::remove_file(files.path().join("ca.pem")).unwrap();
+    let watcher =
+        FileWatcher::of(&CertificateFiles { spiffe_trust_bundle_map_file: Some(path.clone()), ..files.config() });
+    let knows = |domain: &str| match watcher.certificates() {
+        Ok(Certificates { trust: Some(Trust::Spiffe(map)), .. }) => map.roots(domain).is_some(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(until(&watcher, |_| true).await, "one");
+    assert!(knows("first.example"));
+    std::fs::write(&path, map("Not A Domain")).unwrap();
+    files.issue("two").write(files.path());
+    assert_eq!(until(&watcher, |name| name != "one").await, "two");
+    assert!(knows("first.example"));
+    std::fs::write(&path, map("second.example")).unwrap();
+    files.issue("three").write(files.path());
+    assert_eq!(until(&watcher, |name| name != "two").await, "three");
+    assert!(knows("second.example") && !knows("first.example"));
+}
+
+/// TL-14: a certificate of our own that has expired is used: the other side decides.
+#[tokio::test]
+async fn our_own_certificate_is_used_though_it_has_expired() {
+    let files = Files::new();
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["late".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    let certificate = params.signed_by(&key, &files.ca).unwrap();
+    Issued { certificate: certificate.pem(), key: key.serialize_pem(), ca: files.ca.pem() }.write(files.path());
+    assert_eq!(until(&FileWatcher::of(&files.config()), |_| true).await, "late");
+}
+
 /// S-26: before the first good load it is said what is missing.
 #[tokio::test]
 async fn what_is_missing_is_named() {

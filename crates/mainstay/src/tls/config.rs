@@ -2,15 +2,24 @@
 
 use std::sync::Arc;
 
-use rustls::{ClientConfig, RootCertStore};
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::certificates::CertificateError;
 use crate::process::SYSTEM_ROOTS;
 
 /// Everything but whom to trust and what to present.
 pub(crate) fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
+    ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()
+}
+
+/// The same on the other side.
+pub(crate) fn server_builder() -> Result<rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier>, rustls::Error> {
+    ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()
+}
+
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
 }
 
 /// The system's roots, looked for once. Reads files: not on a runtime's thread.

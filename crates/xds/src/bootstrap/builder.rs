@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Authority, Bootstrap, CallCreds, CertificateFiles, CertificateProviderConfig, ChannelCreds, Guards, IdentityFiles,
-    Node, ServerConfig,
+    AuditLoggerKinds, Authority, Bootstrap, CallCreds, CertificateFiles, CertificateProviderConfig, ChannelCreds,
+    Guards, IdentityFiles, Node, ServerConfig,
 };
 use crate::invalid::{Faults, Invalid};
 use crate::name::{decode_authority, encode_authority};
@@ -158,6 +158,7 @@ impl BootstrapBuilder {
                 let configs = self.certificate_providers.into_iter();
                 configs.map(|(instance, config)| (instance, CertificateProviderConfig::FileWatcher(config))).collect()
             },
+            audit_loggers: AuditLoggerKinds::default(),
             guards,
         }
     }

@@ -13,11 +13,11 @@ use crate::bootstrap::ServerConfig;
 use crate::name::AuthorityKey;
 
 /// An authority and the server behind one of its resources.
-pub(super) type Source = (AuthorityKey, Arc<ServerConfig>);
+pub(crate) type Source = (AuthorityKey, Arc<ServerConfig>);
 
 /// The servers behind all resources of one configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Sources {
+pub(crate) struct Sources {
     authorities: BTreeMap<AuthorityKey, Tally>,
 }
 
@@ -36,7 +36,7 @@ struct Tally {
 
 /// Whether a configuration may be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// Each authority speaks with one voice.
     Clean,
     /// Not before this time, unless the switch ends earlier.
@@ -47,7 +47,7 @@ pub(super) enum Verdict {
 
 impl Sources {
     /// Another server is in charge of `authority`. Says whether that is news.
-    pub(super) fn switch(&mut self, now: Time, authority: &AuthorityKey, server: &Arc<ServerConfig>) -> bool {
+    pub(crate) fn switch(&mut self, now: Time, authority: &AuthorityKey, server: &Arc<ServerConfig>) -> bool {
         let tally = self.authorities.entry(authority.clone()).or_default();
         let is_new = tally.active.as_ref() != Some(server);
         if is_new {
@@ -61,7 +61,7 @@ impl Sources {
     }
 
     /// Counts `new` in place of `old`.
-    pub(super) fn replace(&mut self, old: &[Source], new: &[Source]) {
+    pub(crate) fn replace(&mut self, old: &[Source], new: &[Source]) {
         if old == new {
             return;
         }
@@ -90,7 +90,7 @@ impl Sources {
     }
 
     /// Judges what is counted now.
-    pub(super) fn judge(&mut self, now: Time, bound: Duration) -> Verdict {
+    pub(crate) fn judge(&mut self, now: Time, bound: Duration) -> Verdict {
         let mut verdict = Verdict::Clean;
         for tally in self.authorities.values_mut() {
             let Some(until) = tally.held_until(now, bound) else { continue };

@@ -479,5 +479,5 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 fn server_listener() -> Resource {
-    Resource::Listener(Arc::new(Listener::Server(ServerListener { address: address(443) })))
+    Resource::Listener(Arc::new(Listener::Server(Arc::new(ServerListener::new(address(443), None)))))
 }

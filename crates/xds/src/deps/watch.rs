@@ -12,18 +12,18 @@ use crate::resource::{Cluster, EndpointCollection, Endpoints, Listener, Resource
 
 /// What is known of one watched resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Watched<T> {
+pub(crate) struct Watched<T> {
     /// Whose it is.
-    pub(super) authority: AuthorityKey,
+    pub(crate) authority: AuthorityKey,
     /// The value, or why there is none.
-    pub(super) state: State<T>,
+    pub(crate) state: State<T>,
     /// What is wrong although the value stays in use (A88).
-    pub(super) ambient: Option<Arc<ResourceError>>,
+    pub(crate) ambient: Option<Arc<ResourceError>>,
 }
 
 /// The value of a resource, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum State<T> {
+pub(crate) enum State<T> {
     /// No answer yet; why not, if anybody knows. Trouble with servers is no answer.
     Waiting(Option<Arc<ResourceError>>),
     /// The value and the server that stands behind it.
@@ -51,13 +51,13 @@ struct Entry<T> {
 
 /// A name as caches and requests know it, and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Name {
-    pub(super) canonical: Arc<str>,
-    pub(super) authority: AuthorityKey,
+pub(crate) struct Name {
+    pub(crate) canonical: Arc<str>,
+    pub(crate) authority: AuthorityKey,
 }
 
 /// The resource types that the manager watches.
-pub(super) trait Kind: Eq + Sized {
+pub(crate) trait Kind: Eq + Sized {
     /// Which one.
     const TYPE: ResourceType;
 
@@ -68,12 +68,12 @@ pub(super) trait Kind: Eq + Sized {
 // === impl Watched ===
 
 impl<T: Kind> Watched<T> {
-    pub(super) fn new(authority: AuthorityKey) -> Self {
+    pub(crate) fn new(authority: AuthorityKey) -> Self {
         Self { authority, state: State::Waiting(None), ambient: None }
     }
 
     /// Takes in news. Says whether anything is different now.
-    pub(super) fn hear(&mut self, update: Update) -> bool {
+    pub(crate) fn hear(&mut self, update: Update) -> bool {
         let before = (self.ambient.clone(), self.server().cloned());
         match update {
             Update::Changed(resource, provenance) => {
@@ -108,7 +108,7 @@ impl<T: Kind> Watched<T> {
     }
 
     /// The value in use.
-    pub(super) fn value(&self) -> Option<&Arc<T>> {
+    pub(crate) fn value(&self) -> Option<&Arc<T>> {
         match &self.state {
             State::Valid(value, _) => Some(value),
             State::Waiting(_) | State::Failed(_) => None,
@@ -124,7 +124,7 @@ impl<T: Kind> Watched<T> {
     }
 
     /// Authority and server behind the value.
-    pub(super) fn source(&self) -> Option<(AuthorityKey, Arc<ServerConfig>)> {
+    pub(crate) fn source(&self) -> Option<(AuthorityKey, Arc<ServerConfig>)> {
         self.server().map(|server| (self.authority.clone(), server.clone()))
     }
 
@@ -199,7 +199,7 @@ impl<T: Kind> Table<T> {
 }
 
 /// The key of a resource in actions.
-pub(super) fn key<T: Kind>(canonical: &Arc<str>) -> ResourceKey {
+pub(crate) fn key<T: Kind>(canonical: &Arc<str>) -> ResourceKey {
     ResourceKey { resource_type: T::TYPE, name: canonical.clone() }
 }
 
@@ -208,7 +208,7 @@ pub(super) fn key<T: Kind>(canonical: &Arc<str>) -> ResourceKey {
 impl Name {
     /// Reads a name that a resource uses. One that cannot be read is watched as it is: the client
     /// answers with the reason (C-8).
-    pub(super) fn new<T: Kind>(name: &str, federation: bool) -> Self {
+    pub(crate) fn new<T: Kind>(name: &str, federation: bool) -> Self {
         match ResourceKey::parse(T::TYPE, name, federation) {
             Ok((key, authority)) => Self { canonical: key.name, authority },
             Err(_) => Self { canonical: name.into(), authority: AuthorityKey::TopLevel },

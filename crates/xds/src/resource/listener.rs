@@ -1,11 +1,14 @@
 //! Listener (LDS), `docs/rules/04` section 2.
 
+use std::sync::Arc;
+
 use envoy_types::pb::envoy::config::listener::v3 as pb;
 
 use super::filter::Side;
 use super::{FromWire, ParseContext, fields};
 use crate::invalid::{Faults, Invalid};
 
+mod chain_index;
 mod filter_chain_match;
 mod http_connection_manager;
 mod server;
@@ -13,7 +16,7 @@ mod server;
 mod tests;
 
 pub use http_connection_manager::{HttpConnectionManager, RouteSource};
-pub use server::ServerListener;
+pub use server::{FilterChain, ServerListener};
 
 /// A Listener: for a client channel, or for an xDS-enabled server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,7 +24,7 @@ pub enum Listener {
     /// Has `api_listener`: for clients.
     Api(HttpConnectionManager),
     /// Has only `address`: for servers. A client reports an error and does not NACK.
-    Server(ServerListener),
+    Server(Arc<ServerListener>),
 }
 
 impl FromWire for Listener {
@@ -43,7 +46,9 @@ impl Listener {
         // With both it is for clients: Istio sends an address as well.
         let listener = match (&pb.api_listener, &pb.address) {
             (Some(pb), _) => api_listener(pb, cx, &mut faults).map(Self::Api),
-            (None, Some(_)) => ServerListener::parse(pb, cx, &mut faults).map(Self::Server),
+            (None, Some(_)) => {
+                ServerListener::parse(pb, cx, &mut faults).map(|listener| Self::Server(Arc::new(listener)))
+            }
             (None, None) => {
                 faults.add("api_listener or address must be set");
                 None

@@ -1,7 +1,8 @@
-//! The transport socket of a cluster: its TLS context (R-98 to R-110, client side), and a proxy around it (A86).
+//! The transport socket of a cluster, with a proxy around it (A86), and that of a server's filter chain: their TLS
+//! contexts.
 //!
-//! The TLS context is checked whether or not the application uses xDS credentials. What we would have to
-//! ignore is a fault: a cluster must never be less secure than it was asked to be.
+//! A TLS context is checked whether or not the application uses xDS credentials. What we would have to
+//! ignore is a fault: a connection must never be less secure than it was asked to be.
 
 use std::net::SocketAddr;
 
@@ -10,7 +11,9 @@ use envoy_types::pb::envoy::config::core::v3::transport_socket::ConfigType;
 use envoy_types::pb::envoy::extensions::transport_sockets::http_11_proxy::v3::Http11ProxyUpstreamTransport;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as pb;
 use pb::common_tls_context::ValidationContextType;
+use pb::downstream_tls_context::OcspStaplePolicy;
 
+use super::filter::Side;
 use super::matcher::StringMatcher;
 use super::{ParseContext, fields};
 use crate::invalid::Faults;
@@ -47,6 +50,17 @@ pub struct UpstreamTls {
     pub auto_host_sni: bool,
     /// Check the certificate against the server name (A101).
     pub auto_sni_san_validation: bool,
+}
+
+/// How a server with xDS credentials secures the connections of a filter chain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DownstreamTls {
+    /// Certificate provider instance of our own certificate.
+    pub identity_instance: String,
+    /// The certificate provider instance that a client's certificate is checked against. Without one, none is asked for.
+    pub roots_instance: Option<String>,
+    /// Whether a client without a certificate is refused (S-24).
+    pub require_client_certificate: bool,
 }
 
 /// What a certificate is checked against.
@@ -109,7 +123,7 @@ impl UpstreamTls {
         faults.field("common_tls_context", |f| {
             check_common(common, f);
             let identity_instance = identity_instance(common, cx, f);
-            let validation = Validation::parse(common, cx, f);
+            let validation = Validation::parse(common, Side::Client, cx, f);
             validation.map(|Validation { roots, match_subject_alt_names }| Self {
                 roots,
                 identity_instance,
@@ -122,6 +136,46 @@ impl UpstreamTls {
     }
 }
 
+impl DownstreamTls {
+    /// Checks the TLS context of a filter chain; `faults` is at it.
+    pub(super) fn parse(pb: &pb::DownstreamTlsContext, cx: ParseContext<'_>, faults: &mut Faults) -> Option<Self> {
+        //
+        if pb.require_sni.is_some_and(|on| on.value) {
+            faults.field("require_sni", |f| f.add("not supported"));
+        }
+        if pb.ocsp_staple_policy != OcspStaplePolicy::LenientStapling as i32 {
+            faults.field("ocsp_staple_policy", |f| f.add("must be LENIENT_STAPLING"));
+        }
+        let require_client_certificate = pb.require_client_certificate.is_some_and(|on| on.value);
+        let Some(common) = &pb.common_tls_context else {
+            faults.field("common_tls_context", |f| f.add("must be set"));
+            return None;
+        };
+        let faults_before = faults.count();
+        let (identity, validation) = faults.field("common_tls_context", |f| {
+            check_common(common, f);
+            let identity = identity_instance(common, cx, f);
+            if identity.is_none() && f.count() == faults_before {
+                f.field("tls_certificate_provider_instance", |f| f.add("must be set"));
+            }
+            (
+                identity,
+                common.validation_context_type.as_ref().and_then(|_| Validation::parse(common, Side::Server, cx, f)),
+            )
+        });
+        let roots_instance = validation.and_then(|validation| match validation.roots {
+            Roots::Instance(instance) => Some(instance),
+            Roots::System => None, // A fault on servers.
+        });
+        if require_client_certificate && roots_instance.is_none() && faults.count() == faults_before {
+            faults.field("require_client_certificate", |f| {
+                f.add("needs a validation context with ca_certificate_provider_instance");
+            });
+        }
+        Some(Self { identity_instance: identity?, roots_instance, require_client_certificate })
+    }
+}
+
 /// What the certificate of the other side is checked for.
 struct Validation {
     roots: Roots,
@@ -130,11 +184,11 @@ struct Validation {
 
 impl Validation {
     /// `faults` is at the CommonTlsContext.
-    fn parse(pb: &pb::CommonTlsContext, cx: ParseContext<'_>, faults: &mut Faults) -> Option<Self> {
+    fn parse(pb: &pb::CommonTlsContext, side: Side, cx: ParseContext<'_>, faults: &mut Faults) -> Option<Self> {
         let none = pb::CertificateValidationContext::default();
         match &pb.validation_context_type {
             Some(ValidationContextType::ValidationContext(context)) => {
-                faults.field("validation_context", |f| Self::parse_context(context, None, cx, f))
+                faults.field("validation_context", |f| Self::parse_context(context, None, side, cx, f))
             }
             Some(ValidationContextType::CombinedValidationContext(combined)) => {
                 faults.field("combined_validation_context", |f| {
@@ -144,7 +198,7 @@ impl Validation {
                     let old = combined.validation_context_certificate_provider_instance.as_ref();
                     let old = old.filter(|_| context.ca_certificate_provider_instance.is_none());
                     let old = old.map(|old| f.field(OLD_ROOTS, |f| known_instance(&old.instance_name, cx, f)));
-                    f.field("default_validation_context", |f| Self::parse_context(context, old, cx, f))
+                    f.field("default_validation_context", |f| Self::parse_context(context, old, side, cx, f))
                 })
             }
             Some(ValidationContextType::ValidationContextSdsSecretConfig(_)) => {
@@ -168,10 +222,14 @@ impl Validation {
     fn parse_context(
         pb: &pb::CertificateValidationContext,
         old_instance: Option<Option<String>>,
+        side: Side,
         cx: ParseContext<'_>,
         faults: &mut Faults,
     ) -> Option<Self> {
         check_context(pb, faults);
+        if side == Side::Server {
+            check_server_context(pb, faults);
+        }
         let mut match_subject_alt_names = Vec::new();
         // `match_typed_subject_alt_names` is newer than gRPC's rules, which do not read it.
         #[expect(deprecated)]
@@ -191,10 +249,11 @@ impl Validation {
             if let Some(instance) = old_instance {
                 return instance.map(Roots::Instance);
             }
-            if pb.system_root_certs.is_some() {
-                return Some(Roots::System);
+            match side {
+                Side::Client if pb.system_root_certs.is_some() => return Some(Roots::System),
+                Side::Client => f.add("must be set, or system_root_certs instead"),
+                Side::Server => f.add("must be set"),
             }
-            f.add("must be set, or system_root_certs instead");
             None
         });
         Some(Self { roots: roots?, match_subject_alt_names })
@@ -249,6 +308,18 @@ fn check_context(pb: &pb::CertificateValidationContext, faults: &mut Faults) {
         ("require_signed_certificate_timestamp", pb.require_signed_certificate_timestamp.is_some_and(|b| b.value)),
         ("crl", pb.crl.is_some()),
         ("custom_validator_config", pb.custom_validator_config.is_some()),
+    ];
+    check_absent(&unsupported, faults);
+}
+
+/// Names that the certificates of clients must have: we look at none; `faults` is at the
+/// CertificateValidationContext.
+fn check_server_context(pb: &pb::CertificateValidationContext, faults: &mut Faults) {
+    #[expect(deprecated)]
+    let names = !pb.match_subject_alt_names.is_empty();
+    let unsupported = [
+        ("match_subject_alt_names", names),
+        ("match_typed_subject_alt_names", !pb.match_typed_subject_alt_names.is_empty()),
     ];
     check_absent(&unsupported, faults);
 }

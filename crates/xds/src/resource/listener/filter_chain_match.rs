@@ -8,6 +8,7 @@ use envoy_types::pb::envoy::config::listener::v3 as pb;
 use envoy_types::pb::envoy::config::listener::v3::filter_chain_match::ConnectionSourceType;
 
 use super::super::fields::excerpt;
+use super::chain_index::ChainIndex;
 use crate::invalid::Faults;
 
 /// The normalized matches of the chains so far, each with the index of its chain.
@@ -19,19 +20,37 @@ pub(super) struct TakenMatches {
 
 /// One combination out of a FilterChainMatch. Absent is a value of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Match {
-    destination_port: Option<u32>,
-    prefix: Option<Cidr>,
-    server_name: Option<TextId>,
-    transport_protocol: TextId,
-    application_protocol: Option<TextId>,
-    source_type: i32,
-    source_prefix: Option<Cidr>,
-    source_port: Option<u32>,
+pub(super) struct Match {
+    pub(super) destination_port: Option<u32>,
+    pub(super) prefix: Option<Cidr>,
+    pub(super) server_name: Option<TextId>,
+    pub(super) transport_protocol: TransportProtocol,
+    pub(super) application_protocol: Option<TextId>,
+    pub(super) source_type: SourceType,
+    pub(super) source_prefix: Option<Cidr>,
+    pub(super) source_port: Option<u32>,
+}
+
+/// What a connection must be recognized as before its first byte is read by anybody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TransportProtocol {
+    Any,
+    /// Nothing is recognized, which is so for all our connections.
+    RawBuffer,
+    /// Something that we do not look for.
+    Other(TextId),
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum SourceType {
+    Any,
+    SameIpOrLoopback,
+    External,
 }
 
 /// An address range: the network with its host bits cleared, and its length.
-type Cidr = (IpAddr, u8);
+pub(super) type Cidr = (IpAddr, u8);
 
 impl TakenMatches {
     /// Adds every combination of the match of chain `index`; `faults` is at the match.
@@ -39,12 +58,8 @@ impl TakenMatches {
         let faults_before = faults.count();
         let prefixes = faults.field("prefix_ranges", |f| cidrs(&pb.prefix_ranges, f));
         let source_prefixes = faults.field("source_prefix_ranges", |f| cidrs(&pb.source_prefix_ranges, f));
-        if ConnectionSourceType::try_from(pb.source_type).is_err() {
-            faults.field("source_type", |f| f.add(format!("unknown value {}", pb.source_type)));
-        }
-        if faults.count() > faults_before {
-            return;
-        }
+        let source_type = source_type(pb, faults);
+        let (Some(source_type), true) = (source_type, faults.count() == faults_before) else { return };
         let source_ports = values(pb.source_ports.iter().copied());
         let server_names = values(pb.server_names.iter().map(|name| self.texts.id(&name.to_ascii_lowercase())));
         let application_protocols = values(pb.application_protocols.iter().map(|name| self.texts.id(name)));
@@ -65,9 +80,13 @@ impl TakenMatches {
             destination_port: pb.destination_port.map(|port| port.value),
             prefix: None,
             server_name: None,
-            transport_protocol: self.texts.id(&pb.transport_protocol),
+            transport_protocol: match pb.transport_protocol.as_str() {
+                "" => TransportProtocol::Any,
+                "raw_buffer" => TransportProtocol::RawBuffer,
+                other => TransportProtocol::Other(self.texts.id(other)),
+            },
             application_protocol: None,
-            source_type: pb.source_type,
+            source_type,
             source_prefix: None,
             source_port: None,
         }];
@@ -79,6 +98,23 @@ impl TakenMatches {
         let earlier = matches.into_iter().filter_map(|m| self.chains.insert(m, index)).min();
         if let Some(earlier) = earlier {
             faults.add(format!("matches the same connections as filter_chains[{earlier}]"));
+        }
+    }
+
+    /// How the chain of a connection is found.
+    pub(super) fn into_index(self) -> ChainIndex {
+        ChainIndex::new(self.chains.into_iter().collect())
+    }
+}
+
+fn source_type(pb: &pb::FilterChainMatch, faults: &mut Faults) -> Option<SourceType> {
+    match ConnectionSourceType::try_from(pb.source_type) {
+        Ok(ConnectionSourceType::Any) => Some(SourceType::Any),
+        Ok(ConnectionSourceType::SameIpOrLoopback) => Some(SourceType::SameIpOrLoopback),
+        Ok(ConnectionSourceType::External) => Some(SourceType::External),
+        Err(_) => {
+            faults.field("source_type", |f| f.add(format!("unknown value {}", pb.source_type)));
+            None
         }
     }
 }
@@ -116,18 +152,23 @@ fn cidr(pb: &CidrRange, faults: &mut Faults) -> Option<Cidr> {
         return None;
     };
     let len = pb.prefix_len.map_or(0, |len| len.value);
-    Some(match address {
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    let len = len.min(bits) as u8;
+    Some((network(address, len), len))
+}
+
+/// The network of this length that an address is in. The length is at most that of the address.
+pub(super) fn network(address: IpAddr, len: u8) -> IpAddr {
+    match address {
         IpAddr::V4(address) => {
-            let len = len.min(32);
-            let mask = u32::MAX.checked_shl(32 - len).unwrap_or(0);
-            (IpAddr::V4((address.to_bits() & mask).into()), len as u8)
+            let mask = u32::MAX.checked_shl(u32::from(32 - len)).unwrap_or(0);
+            IpAddr::V4((address.to_bits() & mask).into())
         }
         IpAddr::V6(address) => {
-            let len = len.min(128);
-            let mask = u128::MAX.checked_shl(128 - len).unwrap_or(0);
-            (IpAddr::V6((address.to_bits() & mask).into()), len as u8)
+            let mask = u128::MAX.checked_shl(u32::from(128 - len)).unwrap_or(0);
+            IpAddr::V6((address.to_bits() & mask).into())
         }
-    })
+    }
 }
 
 /// Numbers for texts, so that matches are small whatever a listener writes into its names.
@@ -136,7 +177,7 @@ struct Texts {
     ids: BTreeMap<String, TextId>,
 }
 
-type TextId = usize;
+pub(super) type TextId = usize;
 
 impl Texts {
     fn id(&mut self, text: &str) -> TextId {

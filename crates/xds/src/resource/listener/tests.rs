@@ -13,7 +13,9 @@ use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3 as pb_hcm;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::RouteSpecifier;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_filter;
-use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::DownstreamTlsContext;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateProviderPluginInstance, CommonTlsContext, DownstreamTlsContext,
+};
 use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use envoy_types::util::pack_any;
 use proptest::prelude::*;
@@ -25,6 +27,9 @@ use super::super::route::fixture::{
 };
 use super::super::{Resource, ResourceType, decode};
 use super::*;
+use crate::bootstrap::CertificateProviderConfig;
+
+mod chains;
 
 // === kinds ===
 
@@ -72,8 +77,15 @@ fn a_listener_with_neither_is_refused() {
 #[test]
 fn a_listener_with_an_address_is_for_servers() {
     //
-    let expected = ServerListener { address: "192.0.2.1:8080".parse().unwrap() };
-    assert_eq!(parse(&server(vec![chain(None)])), Ok(Listener::Server(expected)));
+    let listener = parse_server(&server(vec![chain(None)]));
+    assert_eq!(listener.address, "192.0.2.1:8080".parse().unwrap());
+    let [only] = &listener.chains[..] else { panic!("{:?}", listener.chains) };
+    let http = HttpConnectionManager {
+        max_stream_duration: None,
+        filters: vec![HttpFilter { name: "router".to_owned(), config: FilterConfig::Router, disabled: false }],
+        routes: RouteSource::Rds("routes".to_owned()),
+    };
+    assert_eq!(**only, FilterChain { name: "filter_chains[0]".into(), tls: None, http });
 }
 
 // === API listeners ===
@@ -233,7 +245,7 @@ fn a_server_needs_a_tcp_address() {
     }
     let v6 = socket(&|s| s.address = "::1".to_owned());
     let listener = pb::Listener { address: Some(Address { address: v6 }), ..server(vec![chain(None)]) };
-    assert_eq!(parse(&listener), Ok(Listener::Server(ServerListener { address: "[::1]:8080".parse().unwrap() })));
+    assert_eq!(parse_server(&listener).address, "[::1]:8080".parse().unwrap());
 }
 
 #[test]
@@ -402,7 +414,7 @@ fn the_transport_socket_of_a_server_is_tls() {
         server(vec![pb::FilterChain { transport_socket: Some(socket), ..chain(None) }])
     };
     let typed = |config| Some(transport_socket::ConfigType::TypedConfig(config));
-    assert!(parse(&with(typed(pack_any(DownstreamTlsContext::default())))).is_ok());
+    assert!(parse(&with(typed(pack_any(tls_context())))).is_ok());
     for (config, path) in [
         (None, ""),
         (typed(any_of("envoy.extensions.transport_sockets.quic.v3.QuicDownstreamTransport")), ".type_url"),
@@ -410,6 +422,24 @@ fn the_transport_socket_of_a_server_is_tls() {
     ] {
         assert_eq!(paths(parse(&with(config))), [format!("filter_chains[0].transport_socket.typed_config{path}")]);
     }
+}
+
+#[test]
+fn chains_are_kept_with_their_names_tls_and_routes() {
+    //
+    let config = transport_socket::ConfigType::TypedConfig(pack_any(tls_context()));
+    let socket = TransportSocket { name: "tls".to_owned(), config_type: Some(config) };
+    let secure = pb::FilterChain { name: "secure".to_owned(), transport_socket: Some(socket), ..chain(None) };
+    let default = pb::FilterChain { filters: vec![hcm_filter(with_routes(inline("c")))], ..Default::default() };
+    let listener = parse_server(&pb::Listener { default_filter_chain: Some(default), ..server(vec![secure]) });
+    let names: Vec<_> = listener.chains.iter().map(|chain| &*chain.name).collect();
+    assert_eq!(names, ["secure", "default_filter_chain"]);
+    assert_eq!(listener.chains[0].tls.as_ref().map(|tls| &*tls.identity_instance), Some("known"));
+    assert_eq!(listener.chains[1].tls, None);
+    assert_eq!(listener.route_names().collect::<Vec<_>>(), ["routes"]);
+    // SV-30: the direction is not looked at.
+    let directed = pb::Listener { traffic_direction: 2, ..server(vec![chain(None)]) };
+    assert_eq!(parse(&directed), parse(&server(vec![chain(None)])));
 }
 
 // === hostile input ===
@@ -458,7 +488,24 @@ proptest! {
 const HCM_TYPE: &str = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 
 fn parse(pb: &pb::Listener) -> Result<Listener, Invalid> {
-    Listener::parse(pb, TestSource::new(false).context())
+    let mut source = TestSource::new(false);
+    source.bootstrap.certificate_providers = [("known".to_owned(), CertificateProviderConfig::Application)].into();
+    Listener::parse(pb, source.context())
+}
+
+#[track_caller]
+fn parse_server(pb: &pb::Listener) -> Arc<ServerListener> {
+    match parse(pb) {
+        Ok(Listener::Server(listener)) => listener,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A TLS context with our certificate, and nothing of clients.
+fn tls_context() -> DownstreamTlsContext {
+    let instance = CertificateProviderPluginInstance { instance_name: "known".to_owned(), ..Default::default() };
+    let common = CommonTlsContext { tls_certificate_provider_instance: Some(instance), ..Default::default() };
+    DownstreamTlsContext { common_tls_context: Some(common), ..Default::default() }
 }
 
 /// The paths of the faults of a client's connection manager, below it.
@@ -540,7 +587,7 @@ fn rich_server() -> pb::Listener {
         source_type: 1,
         ..Default::default()
     };
-    let config = transport_socket::ConfigType::TypedConfig(pack_any(DownstreamTlsContext::default()));
+    let config = transport_socket::ConfigType::TypedConfig(pack_any(tls_context()));
     let socket = TransportSocket { name: "tls".to_owned(), config_type: Some(config) };
     let secure = pb::FilterChain { transport_socket: Some(socket), ..chain(Some(pb)) };
     pb::Listener { default_filter_chain: Some(chain(None)), ..server(vec![chain(None), secure]) }

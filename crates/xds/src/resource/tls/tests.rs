@@ -12,7 +12,9 @@ use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use pb::certificate_validation_context::SystemRootCerts;
 
 use super::*;
+use crate::bootstrap::CertificateProviderConfig;
 use crate::resource::cluster::tests::{dns, eds, faults_of, pack, parse};
+use crate::resource::route::fixture::TestSource;
 
 const TLS: &str = "transport_socket.typed_config.common_tls_context";
 
@@ -339,6 +341,124 @@ fn r109_the_certificate_name_does_not_matter() {
     let context_with_name =
         pb::CertificateValidationContext { ca_certificate_provider_instance: Some(named), ..Default::default() };
     assert_eq!(tls_of(&context(context_with_name)), tls_of(&upstream(valid())));
+}
+
+// === servers ===
+
+#[test]
+fn r99_a_server_needs_a_certificate_and_no_more() {
+    let own =
+        DownstreamTls { identity_instance: "known".into(), roots_instance: None, require_client_certificate: false };
+    assert_eq!(downstream(served()), Ok(own.clone()));
+    assert_eq!(
+        downstream(pb::CommonTlsContext::default()),
+        Err("common_tls_context.tls_certificate_provider_instance: must be set".to_owned())
+    );
+    let other = pb::CommonTlsContext { tls_certificate_provider_instance: instance("other"), ..Default::default() };
+    assert_eq!(
+        downstream(other),
+        Err("common_tls_context.tls_certificate_provider_instance.instance_name: \
+             \"other\" is not a certificate provider instance of the bootstrap"
+            .to_owned())
+    );
+    let files = pb::CommonTlsContext { tls_certificates: vec![Default::default()], ..Default::default() };
+    assert_eq!(
+        downstream(files),
+        Err("common_tls_context.tls_certificates: not supported: expected tls_certificate_provider_instance".to_owned()),
+        "R-100"
+    );
+    assert_eq!(
+        parse_downstream(&pb::DownstreamTlsContext::default()),
+        Err("common_tls_context: must be set".to_owned())
+    );
+}
+
+#[test]
+fn r102_certificates_of_clients_are_checked_against_an_instance_and_nothing_else() {
+    let with = |context: pb::CertificateValidationContext| pb::CommonTlsContext {
+        validation_context_type: Some(ValidationContextType::ValidationContext(context)),
+        ..served()
+    };
+    assert_eq!(downstream(with(roots("known"))).unwrap().roots_instance.as_deref(), Some("known"));
+    let path = "common_tls_context.validation_context";
+    let missing = Err(format!("{path}.ca_certificate_provider_instance: must be set"));
+    assert_eq!(downstream(with(Default::default())), missing);
+    let system = pb::CertificateValidationContext { system_root_certs: Some(SystemRootCerts {}), ..Default::default() };
+    assert_eq!(downstream(with(system.clone())), missing, "the system's roots would let everybody in");
+    let both = pb::CertificateValidationContext { ca_certificate_provider_instance: instance("known"), ..system };
+    assert_eq!(downstream(with(both)).unwrap().roots_instance.as_deref(), Some("known"));
+    let combined = pb_common::CombinedCertificateValidationContext {
+        default_validation_context: Some(roots("known")),
+        ..Default::default()
+    };
+    let combined = pb::CommonTlsContext {
+        validation_context_type: Some(ValidationContextType::CombinedValidationContext(combined)),
+        ..served()
+    };
+    assert_eq!(downstream(combined).unwrap().roots_instance.as_deref(), Some("known"), "R-101");
+}
+
+#[test]
+fn r103_servers_match_no_names() {
+    #[expect(deprecated)]
+    let context = pb::CertificateValidationContext {
+        match_subject_alt_names: vec![Default::default()],
+        match_typed_subject_alt_names: vec![Default::default()],
+        crl: Some(DataSource::default()),
+        ..roots("known")
+    };
+    let common = pb::CommonTlsContext {
+        validation_context_type: Some(ValidationContextType::ValidationContext(context)),
+        ..served()
+    };
+    let faults = downstream(common).unwrap_err();
+    for field in ["crl", "match_subject_alt_names", "match_typed_subject_alt_names"] {
+        assert!(
+            faults.contains(&format!("common_tls_context.validation_context.{field}: not supported")),
+            "R-104: {faults}"
+        );
+    }
+}
+
+#[test]
+fn r106_what_servers_are_asked_for() {
+    let with = |change: &dyn Fn(&mut pb::DownstreamTlsContext)| {
+        let mut pb = pb::DownstreamTlsContext { common_tls_context: Some(served()), ..Default::default() };
+        change(&mut pb);
+        parse_downstream(&pb)
+    };
+    let (yes, no) = (Some(BoolValue { value: true }), Some(BoolValue { value: false }));
+    assert_eq!(
+        with(&|pb| pb.require_client_certificate = yes),
+        Err("require_client_certificate: needs a validation context with ca_certificate_provider_instance".to_owned())
+    );
+    let required = with(&|pb| {
+        pb.require_client_certificate = yes;
+        let context = ValidationContextType::ValidationContext(roots("known"));
+        pb.common_tls_context = Some(pb::CommonTlsContext { validation_context_type: Some(context), ..served() });
+    });
+    assert!(required.unwrap().require_client_certificate);
+    assert_eq!(with(&|pb| pb.require_sni = yes), Err("require_sni: not supported".to_owned()));
+    assert!(with(&|pb| (pb.require_sni, pb.require_client_certificate) = (no, no)).is_ok());
+    assert_eq!(with(&|pb| pb.ocsp_staple_policy = 1), Err("ocsp_staple_policy: must be LENIENT_STAPLING".to_owned()));
+    // R-105
+    assert!(with(&|pb| pb.disable_stateful_session_resumption = true).is_ok());
+}
+
+fn served() -> pb::CommonTlsContext {
+    pb::CommonTlsContext { tls_certificate_provider_instance: instance("known"), ..Default::default() }
+}
+
+fn downstream(common: pb::CommonTlsContext) -> Result<DownstreamTls, String> {
+    parse_downstream(&pb::DownstreamTlsContext { common_tls_context: Some(common), ..Default::default() })
+}
+
+fn parse_downstream(pb: &pb::DownstreamTlsContext) -> Result<DownstreamTls, String> {
+    let mut source = TestSource::new(false);
+    source.bootstrap.certificate_providers = [("known".to_owned(), CertificateProviderConfig::Application)].into();
+    let mut faults = Faults::new();
+    let tls = DownstreamTls::parse(pb, source.context(), &mut faults);
+    faults.finish(tls).map(|tls| tls.expect("no fault")).map_err(|invalid| invalid.to_string())
 }
 
 /// A cluster with this transport socket.
