@@ -204,7 +204,7 @@ impl Flags {
             (
                 "the simulator",
                 format!(
-                    "lives of the tree of policies, histories of the dependency manager, stories, what once went wrong, {} seeds, up to {} states of each small world; it stops at the first violation",
+                    "lives of the tree of policies, histories of the dependency manager and of servers, stories, what once went wrong, {} seeds, up to {} states of each small world; it stops at the first violation",
                     self.seeds, self.states
                 ),
             ),
@@ -302,7 +302,13 @@ fn root() -> io::Result<PathBuf> {
 }
 
 /// What is mutated.
-const MUTATED: [&str; 3] = ["crates/xds/src/client", "crates/xds/src/deps", "crates/lb/src"];
+const MUTATED: [&str; 5] = [
+    "crates/xds/src/client",
+    "crates/xds/src/deps",
+    "crates/xds/src/serve",
+    "crates/xds/src/resource/listener",
+    "crates/lb/src",
+];
 
 /// Why mutants survive.
 const REASONS: &str = "crates/mutants/survivors.txt";

@@ -1,13 +1,13 @@
 //! Looks for anything that does not hold, and says what and where: `notice SEEDS STATES [WITHOUT...]`.
 //!
-//! Lives of the tree of policies and histories of the dependency manager come first, then stories and what once went
-//! wrong, then the worlds of so many seeds, without some, then so many states of each small world. It ends at the first
+//! Lives of the tree of policies and histories of the dependency manager and of servers come first, then stories and what
+//! once went wrong, then the worlds of so many seeds, without some, then so many states of each small world. It ends at the first
 //! violation. `mainstay-mutants` runs it with one deliberate error after the other in the cores.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use mainstay_sim::{Failure, STORIES, Search, deps, policies, regressions, replay_line, small, swarm};
+use mainstay_sim::{Failure, STORIES, Search, deps, policies, regressions, replay_line, servers, small, swarm};
 
 fn main() -> ExitCode {
     let mut numbers = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));
@@ -34,6 +34,11 @@ fn look(seeds: impl Iterator<Item = u64>, states: usize) -> Result<(), String> {
     for history in (0..HISTORIES).filter(|history| !deps::AT_ODDS.contains(history)) {
         deps::run(history).map_err(|violation| format!("{:?} in the history {history}", violation.invariant))?;
         println!("history {history}");
+    }
+    for history in 0..HISTORIES {
+        servers::run(history, None)
+            .map_err(|violation| format!("{:?} in the server {history}", violation.invariant))?;
+        println!("server {history}");
     }
     for (name, tell) in STORIES {
         tell().map_err(|violation| format!("{:?} in the story {name:?}", violation.invariant))?;
