@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 mod alloc;
+mod authz;
 mod callgrind;
 mod candidates;
 mod core;
@@ -45,6 +46,8 @@ enum Command {
     Rpc(rpc::RpcOptions),
     /// Cost of matching a route and picking an endpoint, with 10 to 10,000 routes.
     Route(Options),
+    /// Cost of deciding whether a server lets an RPC in, with 1 to 100 policies.
+    Authz(Options),
     /// Cost of taking in an update, against bare decoding of the same bytes.
     Ingest(Options),
     /// Memory per endpoint, cluster and idle target.
@@ -111,6 +114,7 @@ fn run(command: Command) -> Result<()> {
             rpc::measure(options)?.publish(&options.common)
         }
         Command::Route(options) => measure(options, route::measure),
+        Command::Authz(options) => measure(options, authz::measure),
         Command::Ingest(options) => measure(options, ingest::measure),
         Command::Memory(options) => measure(options, memory::measure),
         Command::Fallback(options) => measure(options, fallback::measure),

@@ -58,6 +58,10 @@ use envoy_types::pb::xds::core::v3::collection_entry::{InlineEntry, ResourceSpec
 use envoy_types::util::pack_any;
 use prost::Message;
 
+pub use self::tls::{with_mtls, with_server_tls, with_tls};
+
+mod tls;
+
 /// Where a listener has its routes from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Routes {
@@ -98,14 +102,21 @@ pub fn server_listener(name: impl Into<String>, listen: impl ToString, routes: i
     }
 }
 
-/// Puts an HTTP filter before the others of a client's listener, such as fault injection before the router.
+/// Puts an HTTP filter before the others of a listener, such as fault injection on a client or RBAC on a server.
 ///
 /// # Panics
 ///
-/// If the listener is not one of [`listener`].
+/// If the listener is not one of [`listener`] or [`server_listener`].
 pub fn with_filter(mut listener: Listener, name: impl Into<String>, config: Any) -> Listener {
-    let api_listener = listener.api_listener.as_mut().and_then(|api| api.api_listener.as_mut());
-    let any = api_listener.expect("the listener of a client");
+    let of_client = listener.api_listener.as_mut().and_then(|api| api.api_listener.as_mut());
+    let any = of_client.or_else(|| {
+        let filter = listener.default_filter_chain.as_mut()?.filters.first_mut()?;
+        match filter.config_type.as_mut()? {
+            NetworkFilterConfig::TypedConfig(any) => Some(any),
+            NetworkFilterConfig::ConfigDiscovery(_) => None,
+        }
+    });
+    let any = any.expect("a listener with an HTTP connection manager");
     let mut manager = HttpConnectionManager::decode(&*any.value).expect("an HTTP connection manager");
     let config_type = Some(ConfigType::TypedConfig(config));
     manager.http_filters.insert(0, HttpFilter { name: name.into(), config_type, ..HttpFilter::default() });

@@ -46,7 +46,9 @@ impl Filters {
                 Some(FilterOverride::Fault(fault)) => Some(Arc::clone(fault)),
                 Some(FilterOverride::Disabled) => None,
                 // The override is for a filter of another kind.
-                Some(FilterOverride::StatefulSession(_)) | None => (!filter.disabled).then(|| Arc::clone(fault)),
+                Some(FilterOverride::StatefulSession(_) | FilterOverride::Rbac(_)) | None => {
+                    (!filter.disabled).then(|| Arc::clone(fault))
+                }
             }
         };
         let session = |filter: &HttpFilter| {
@@ -54,7 +56,9 @@ impl Filters {
             match overrides.iter().find_map(|overrides| overrides.get(&filter.name)) {
                 Some(FilterOverride::StatefulSession(cookie)) => cookie.clone(),
                 Some(FilterOverride::Disabled) => None,
-                Some(FilterOverride::Fault(_)) | None => cookie.clone().filter(|_| !filter.disabled),
+                Some(FilterOverride::Fault(_) | FilterOverride::Rbac(_)) | None => {
+                    cookie.clone().filter(|_| !filter.disabled)
+                }
             }
         };
         // Of several sessions the first counts: an RPC goes to one endpoint only.

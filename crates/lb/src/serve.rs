@@ -8,13 +8,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use mainstay_xds::resource::RouteConfig;
-use mainstay_xds::resource::filter::{FilterConfig, FilterOverrides, HttpFilter};
+use mainstay_xds::resource::filter::HttpFilter;
 use mainstay_xds::resource::listener::{FilterChain, HttpConnectionManager};
 use mainstay_xds::resource::route::{RouteAction, VirtualHost};
 use mainstay_xds::resource::tls::DownstreamTls;
 use mainstay_xds::serve::Serving;
 use mainstay_xds::{Choose, Code};
 
+use crate::authz::Authorization;
 use crate::routing::RouteTable;
 use crate::rpc::Rpc;
 
@@ -61,7 +62,7 @@ enum Content {
         domains: Domains,
         hosts: Box<[Host]>,
         /// The filters of RPCs for no virtual host.
-        filters: FilterSet,
+        filters: Authorization,
     },
 }
 
@@ -70,13 +71,10 @@ enum Content {
 struct Host {
     routes: RouteTable,
     /// The filters of routes without overrides, and of RPCs for no route.
-    filters: FilterSet,
+    filters: Authorization,
     /// Those of other routes, by place.
-    overridden: Box<[Option<FilterSet>]>,
+    overridden: Box<[Option<Authorization>]>,
 }
-
-/// Filters with their effective configs, in order, without the router.
-type FilterSet = Box<[FilterConfig]>;
 
 /// What becomes of an RPC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,8 +85,8 @@ pub enum Decision<'a> {
     Pass {
         /// Whom it is for; the only one (S-48).
         authority: &'a str,
-        /// With their effective configs; without the router.
-        filters: &'a [FilterConfig],
+        /// Those of its route: RBAC is the only kind that does anything on a server.
+        filters: &'a Authorization,
         /// After the filters (SV-28).
         then: Result<(), Refusal>,
     },
@@ -111,6 +109,8 @@ pub enum Refusal {
     NoVirtualHost,
     /// No route of the virtual host matches.
     NoRoute,
+    /// A filter refuses it (AZ-8).
+    Unauthorized,
     /// The route is not for servers; the name of its action.
     Action(&'static str),
 }
@@ -123,7 +123,7 @@ impl ChainRoutes {
         let content = Content::Hosts {
             domains: Domains::new(routes),
             hosts: routes.virtual_hosts.iter().map(host).collect(),
-            filters: filter_set(&http.filters, &[]),
+            filters: Authorization::new(&http.filters, &[]),
         };
         Self { content }
     }
@@ -156,20 +156,14 @@ impl ChainRoutes {
 impl Host {
     fn new(host: &Arc<VirtualHost>, chain: &[HttpFilter]) -> Self {
         let overridden = host.routes.iter().map(|route| {
-            (!route.overrides.is_empty()).then(|| filter_set(chain, &[&route.overrides, &host.overrides]))
+            (!route.overrides.is_empty()).then(|| Authorization::new(chain, &[&route.overrides, &host.overrides]))
         });
         Self {
-            filters: filter_set(chain, &[&host.overrides]),
+            filters: Authorization::new(chain, &[&host.overrides]),
             overridden: overridden.collect(),
             routes: RouteTable::new(Arc::clone(host), chain),
         }
     }
-}
-
-/// The filters of a chain that do something where these overrides are, the most specific first.
-fn filter_set(chain: &[HttpFilter], overrides: &[&FilterOverrides]) -> FilterSet {
-    let effective = chain.iter().filter_map(|filter| filter.effective(overrides));
-    effective.filter(|config| *config != FilterConfig::Router).collect()
 }
 
 // === impl Refusal ===
@@ -179,6 +173,7 @@ impl Refusal {
     pub const fn code(self) -> Code {
         match self {
             Self::Path => Code::Unimplemented,
+            Self::Unauthorized => Code::PermissionDenied,
             Self::Method | Self::NoAuthority | Self::SeveralAuthorities => Code::Internal,
             Self::NoRoutes | Self::NoVirtualHost | Self::NoRoute | Self::Action(_) => Code::Unavailable,
         }
@@ -191,6 +186,7 @@ impl Refusal {
             Self::Method => "malformed :method: expected POST",
             Self::NoAuthority => "malformed request: no :authority",
             Self::SeveralAuthorities => "malformed request: more than one authority",
+            Self::Unauthorized => "Unauthorized RPC request rejected",
             Self::NoRoutes | Self::NoVirtualHost | Self::NoRoute | Self::Action(_) => {
                 "configuration of the server is incomplete"
             }
@@ -202,7 +198,9 @@ impl std::fmt::Display for Refusal {
     /// For our own log.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Path | Self::Method | Self::NoAuthority | Self::SeveralAuthorities => f.write_str(self.message()),
+            Self::Path | Self::Method | Self::NoAuthority | Self::SeveralAuthorities | Self::Unauthorized => {
+                f.write_str(self.message())
+            }
             Self::NoRoutes => f.write_str("the RouteConfiguration of the filter chain cannot be had"),
             Self::NoVirtualHost => f.write_str("no virtual host is for the authority of the request"),
             Self::NoRoute => f.write_str("no route of the virtual host matches"),

@@ -1,6 +1,6 @@
 //! ADS and LRS streams over HTTP/2: what the client core asks for, done with sockets.
 //!
-//! One task per stream. It takes a place on a connection, opens the stream, passes bytes, and says what happened.
+//! One task per stream. It takes a permit for a stream on a connection, opens the stream, passes bytes, and says what happened.
 //! Streams to equal servers share connections, across all channels of the process, as far as the server allows.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -10,7 +10,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_util::StreamExt;
-use mainstay_lb::Input;
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::client::{CloseCause, Event, Report, ServerState, ServerStatus, StreamId};
 use tokio::time::Instant;
@@ -30,17 +29,17 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use connection::{Peer, Place};
+use connection::{Peer, StreamPermit};
 use exchange::{End, Exchange};
 use life::Life;
 use token::Tokens;
 use wire::Receipt;
 
-/// The streams of one channel.
-pub(crate) struct AdsStreams {
+/// The streams of one channel, or of one server. What happens to them is put into the queue of its driver.
+pub(crate) struct AdsStreams<I> {
     dns: Arc<dyn ResolveHost>,
     limits: AdsLimits,
-    events: queue::Sender<Input>,
+    events: queue::Sender<I>,
     streams: BTreeMap<(Service, StreamId), OpenStream>,
     tokens: Tokens,
     /// The channelz node of each server since it was last idle; a stream is a call (I-24).
@@ -56,11 +55,23 @@ pub(crate) enum Service {
     Lrs,
 }
 
+/// News of a stream, as an input of whoever opened it.
+pub(crate) trait StreamInput: Send + 'static {
+    fn of(service: Service, event: Event) -> Self;
+}
+
 /// Bounds on what an xDS server may do to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AdsLimits {
     pub(crate) max_response_size: usize,
     pub(crate) keep_alive: KeepAlive,
+}
+
+impl Default for AdsLimits {
+    fn default() -> Self {
+        let keep_alive = KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) };
+        Self { max_response_size: 256 << 20, keep_alive }
+    }
 }
 
 struct OpenStream {
@@ -76,8 +87,8 @@ enum Command {
 
 // === impl AdsStreams ===
 
-impl AdsStreams {
-    pub(crate) fn new(dns: Arc<dyn ResolveHost>, limits: AdsLimits, events: queue::Sender<Input>) -> Self {
+impl<I: StreamInput> AdsStreams<I> {
+    pub(crate) fn new(dns: Arc<dyn ResolveHost>, limits: AdsLimits, events: queue::Sender<I>) -> Self {
         let (streams, tokens, channelz) = (BTreeMap::new(), Tokens::default(), HashMap::new());
         Self { dns, limits, events, streams, tokens, channelz }
     }
@@ -158,13 +169,13 @@ impl Service {
 }
 
 /// One stream, from the first address to the last byte.
-struct StreamTask {
+struct StreamTask<I> {
     service: Service,
     id: StreamId,
     peer: Peer,
     connect_timeout: Duration,
     max_response_size: usize,
-    events: queue::Sender<Input>,
+    events: queue::Sender<I>,
     tokens: Tokens,
     channelz: Arc<ChannelzNode>,
 }
@@ -178,12 +189,12 @@ struct Unsent {
     since: Option<Instant>,
 }
 
-impl StreamTask {
+impl<I: StreamInput> StreamTask<I> {
     async fn run(&self, mut queue: UnboundedReceiver<Command>) -> CloseCause {
         let (mut opened, mut unsent) = (false, Unsent::default());
         loop {
-            let connect = async { tokio::try_join!(self.peer.place(), self.tokens.bearer(&self.peer.server)) };
-            let (place, bearer) = match tokio::time::timeout(self.connect_timeout, connect).await {
+            let connect = async { tokio::try_join!(self.peer.permit(), self.tokens.bearer(&self.peer.server)) };
+            let (permit, bearer) = match tokio::time::timeout(self.connect_timeout, connect).await {
                 Ok(Ok(connected)) => connected,
                 Ok(Err(cause)) => return CloseCause::ConnectFailed(cause),
                 Err(_) => {
@@ -198,8 +209,8 @@ impl StreamTask {
             }
             opened = true;
             let call = self.channelz.counters.begin();
-            let end = match Exchange::open(&place, self.service.method(), bearer, self.max_response_size) {
-                Ok(exchange) => self.pass_messages(&place, exchange, &mut queue, &mut unsent).await,
+            let end = match Exchange::open(&permit, self.service.method(), bearer, self.max_response_size) {
+                Ok(exchange) => self.pass_messages(&permit, exchange, &mut queue, &mut unsent).await,
                 Err(end) => Ended { end, untouched: true },
             };
             if let CloseCause::Ended { code: 0, .. } = end.end.cause {
@@ -208,23 +219,23 @@ impl StreamTask {
             // The server had sent GOAWAY or had no room, which may show only when a stream is tried: that is no failure
             // of the server, which may take the stream on another connection.
             let is_lost = matches!(end.end.cause, CloseCause::ConnectionLost(_));
-            if !(place.is_shared && end.untouched && (is_lost || end.end.refused)) {
+            if !(permit.is_shared && end.untouched && (is_lost || end.end.refused)) {
                 return end.end.cause;
             }
-            place.retire();
+            permit.retire();
         }
     }
 
     /// Passes messages until the stream ends.
     async fn pass_messages(
         &self,
-        place: &Place,
+        permit: &StreamPermit,
         mut exchange: Exchange<'_>,
         queue: &mut UnboundedReceiver<Command>,
         unsent: &mut Unsent,
     ) -> Ended {
         let mut receipts: VecDeque<Receipt> = unsent.messages.iter().map(|message| exchange.send(message)).collect();
-        let mut life = Life::new(&self.peer, place);
+        let mut life = Life::new(&self.peer, permit);
         let mut untouched = true;
         loop {
             let event = tokio::select! {
@@ -267,11 +278,7 @@ impl StreamTask {
 
     /// The driver reads at its own pace: a flood of responses waits here, in the server's flow control.
     async fn tell(&self, event: Event) -> Result<(), Closed> {
-        let input = match self.service {
-            Service::Ads => Input::Xds(event),
-            Service::Lrs => Input::Load(event),
-        };
-        self.events.send(input).await
+        self.events.send(I::of(self.service, event)).await
     }
 }
 

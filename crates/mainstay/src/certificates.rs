@@ -17,7 +17,7 @@ use rustls::sign::CertifiedKey;
 pub use self::bundle_map::SpiffeBundleMap;
 pub use self::error::CertificateError;
 pub(crate) use self::file_watcher::{FileWatcher, read_once};
-pub(crate) use self::names::{LeafError, check_svid, names_of};
+pub(crate) use self::names::{LeafError, check_svid, names_of, subject_of};
 
 mod bundle_map;
 mod error;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,11 +22,12 @@ use crate::call::{self, CallSettings};
 use crate::certificates::CertificateProvider;
 use crate::connection::ConnectSettings;
 use crate::credentials::Credentials;
-use crate::dns::{ResolveHost, Shielded, SystemDns};
+use crate::dns::{ResolveHost, Shielded};
 use crate::error::{BuildError, TargetError};
 use crate::event::Events;
 use crate::http2::{Http2Settings, KeepAlive};
 use crate::hub::Hub;
+use crate::process;
 use crate::shared::Plan;
 use crate::telemetry::Telemetry;
 use crate::throttle::RetryThrottle;
@@ -122,10 +123,7 @@ impl Channel {
             warm_switching: Some(Duration::from_secs(5)),
             require_xds_security: false,
             certificate_providers: OwnProviders::default(),
-            ads: AdsLimits {
-                max_response_size: 256 << 20,
-                keep_alive: KeepAlive { interval: Duration::from_secs(300), timeout: Duration::from_secs(20) },
-            },
+            ads: AdsLimits::default(),
             telemetry: None,
             idle_timeout: Some(Duration::from_secs(30 * 60)),
         }
@@ -464,7 +462,7 @@ impl ChannelBuilder {
             target,
             bootstrap,
             credentials: self.credentials,
-            dns: self.dns.unwrap_or_else(system_dns),
+            dns: self.dns.unwrap_or_else(|| process::SYSTEM_DNS.clone()),
             client: self.client,
             deps: self.deps,
             connect: self.connect,
@@ -477,10 +475,4 @@ impl ChannelBuilder {
         };
         Ok(Channel { hub: Hub::of(plan, &runtime)?, settings: self.calls })
     }
-}
-
-/// One resolver for all channels that bring none of their own.
-fn system_dns() -> Arc<dyn ResolveHost> {
-    static SYSTEM: LazyLock<Arc<dyn ResolveHost>> = LazyLock::new(|| Arc::new(SystemDns::default()));
-    SYSTEM.clone()
 }

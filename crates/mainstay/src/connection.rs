@@ -37,15 +37,16 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::channelz_node::{self, CallCounters, Calls};
+use crate::channelz_node::{CallCounters, Calls};
 use crate::disconnect::Disconnect;
 use crate::failure::describe;
 use crate::guard;
 use crate::http2::{self, Address, ConnectError, Ends, Http2Settings};
+use crate::process::{self, Kind, Table};
 use crate::pulse::Pulse;
 use crate::random::Random;
 use crate::request::RequestBody;
-use crate::tls::{self, TransportSecurity};
+use crate::tls::{TlsInfo, TransportSecurity, has_name};
 
 /// A connection to one address.
 pub(crate) struct Connection {
@@ -72,6 +73,13 @@ pub(crate) struct Socket {
     /// The authority that was last checked against the certificate, and whether it is the server's. Nearly always the
     /// only one: an endpoint has one host name.
     checked: ArcSwapOption<(Box<str>, bool)>,
+}
+
+/// The way to send a request on an established connection.
+pub(crate) struct Sender {
+    pub(crate) requests: SendRequest<RequestBody>,
+    /// What that very connection is secured with.
+    pub(crate) tls: Option<Arc<TlsInfo>>,
 }
 
 /// The certificate of a server does not have the name of an authority.
@@ -137,13 +145,18 @@ struct Progress {
 }
 
 /// Every connection that has a user. Locked before the progress of any of them.
-static CONNECTIONS: Mutex<Option<HashMap<ConnectionSpec, Arc<Connection>>>> = Mutex::new(None);
+#[derive(Default)]
+struct Connections(HashMap<ConnectionSpec, Arc<Connection>>);
+
+impl Table for Connections {
+    const KIND: Kind = Kind::Connections;
+}
 
 impl Connection {
     /// The connection that `spec` describes, made if there is none. `user` hears of it until [`Connection::leave`].
     pub(crate) fn join(spec: ConnectionSpec, user: User) -> Arc<Self> {
-        let mut connections = lock(&CONNECTIONS);
-        let connection = connections.get_or_insert_default().entry(spec).or_insert_with_key(|spec| {
+        let Connections(connections) = &mut *process::table();
+        let connection = connections.entry(spec).or_insert_with_key(|spec| {
             let progress = Mutex::new(Progress {
                 state: Connectivity::Idle,
                 since: SystemTime::now(),
@@ -172,14 +185,14 @@ impl Connection {
 
     /// Ends a use. After the last one the connection is closed as soon as the RPCs on it are done.
     pub(crate) fn leave(&self, user: &User) {
-        let mut connections = lock(&CONNECTIONS);
+        let Connections(connections) = &mut *process::table();
         let mut progress = lock(&self.progress);
         progress.users.retain(|other| other.id != user.id || !other.news.same_receiver(&user.news));
         if progress.users.is_empty() {
             progress.in_use = None;
             // Without it the connection ends with the last RPC on it.
             self.socket.store(None);
-            connections.get_or_insert_default().remove(&self.spec);
+            connections.remove(&self.spec);
         }
     }
 
@@ -199,17 +212,17 @@ impl Connection {
     }
 
     /// The way to send a request, if the connection takes any.
-    pub(crate) fn sender(&self) -> Option<SendRequest<RequestBody>> {
-        Some(self.socket.load().as_ref()?.sender.clone())
+    pub(crate) fn sender(&self) -> Option<Sender> {
+        Some(self.socket.load().as_ref()?.sender())
     }
 
     /// The same for a request with an `authority` other than the channel's, which must not be sent to a server that has
     /// not proved to have that name (A81, S-34).
-    pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<SendRequest<RequestBody>, WrongName>> {
+    pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<Sender, WrongName>> {
         let socket = self.socket.load();
         let socket = socket.as_ref()?;
         let is_right = authority.is_none_or(|authority| socket.is_named(authority));
-        Some(if is_right { Ok(socket.sender.clone()) } else { Err(WrongName) })
+        Some(if is_right { Ok(socket.sender()) } else { Err(WrongName) })
     }
 
     /// A call on it was given up before it was answered: the endpoint may be dead.
@@ -251,11 +264,6 @@ impl Connection {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.spec.address
-    }
-
-    /// The scheme of requests on it.
-    pub(crate) fn scheme(&self) -> Scheme {
-        if self.spec.security.is_plaintext() { Scheme::HTTP } else { Scheme::HTTPS }
     }
 
     /// From CONNECTING to the loss of the connection, or to the end of all use. How long to pause.
@@ -302,7 +310,7 @@ impl Connection {
             sender,
             pulse: pulse.clone(),
             runtime: runtime::Handle::current(),
-            id: channelz_node::new_id(),
+            id: process::new_id(),
             ends,
             checks_authority: matches!(self.spec.security, TransportSecurity::Tls(_)),
             before: self.counters.calls(),
@@ -397,17 +405,28 @@ impl UntilIdle {
     }
 }
 
+impl Sender {
+    /// The scheme of requests.
+    pub(crate) fn scheme(&self) -> Scheme {
+        if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
+    }
+}
+
 impl Socket {
+    fn sender(&self) -> Sender {
+        Sender { requests: self.sender.clone(), tls: self.ends.tls.clone() }
+    }
+
     /// Whether the server may be asked as `authority`. In plaintext it may be anyone, and where the cluster says who it is
     /// the names of hosts do not count (A29).
     fn is_named(&self, authority: &str) -> bool {
-        let Some(security) = self.ends.security.as_ref().filter(|_| self.checks_authority) else { return true };
+        let Some(tls) = self.ends.tls.as_ref().filter(|_| self.checks_authority) else { return true };
         if let Some(checked) = self.checked.load().as_deref()
             && *checked.0 == *authority
         {
             return checked.1;
         }
-        let is_named = tls::has_name(&security.certificate, authority);
+        let is_named = tls.certificate().is_some_and(|certificate| has_name(certificate, authority));
         self.checked.store(Some(Arc::new((authority.into(), is_named))));
         is_named
     }
@@ -501,7 +520,7 @@ mod tests {
 
         let address = backend.addr();
         let connection =
-            lock(&CONNECTIONS).iter().flatten().find(|(spec, _)| spec.address == address).unwrap().1.clone();
+            process::table::<Connections>().0.values().find(|known| known.spec.address == address).unwrap().clone();
         let socket = connection.socket().unwrap();
         let Ok(dead) = http2::connect::<RequestBody>(&Address::Tcp(address), None, &Http2Settings::default()).await
         else {
@@ -512,7 +531,7 @@ mod tests {
             sender: dead.sender,
             pulse: dead.pulse,
             runtime: socket.runtime.clone(),
-            id: channelz_node::new_id(),
+            id: process::new_id(),
             ends: socket.ends.clone(),
             checks_authority: false,
             before: socket.before,

@@ -3,14 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mainstay_xds::bootstrap::{ChannelCreds, FileWatcherConfig, TlsConfig};
-use rustls::client::ResolvesClientCert;
+use mainstay_xds::bootstrap::{CertificateFiles, ChannelCreds};
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, SignatureScheme};
 
+pub(crate) use self::server::OwnServerTls;
+pub use self::server::ServerCredentials;
 use crate::certificates::{CertificateError, Certificates, Identity, Trust, read_once};
-use crate::tls::{PeerVerifier, Tls, builder, host_of, server_name, system_roots};
+use crate::tls::{OneIdentity, PeerVerifier, Tls, builder, host_of, server_name, system_roots};
+
+mod server;
 
 /// How a channel secures its connections to endpoints.
 ///
@@ -137,21 +139,7 @@ impl Credentials {
     pub(crate) fn for_authority(&self, authority: &str) -> Result<Option<Tls>, CredentialsError> {
         let Some(OwnTls { config, server_name: name }) = &self.own else { return Ok(None) };
         let server_name = name.clone().map_or_else(|| named(host_of(authority)), Ok)?;
-        Ok(Some(Tls { config: config.clone(), server_name, presented: None }))
-    }
-}
-
-/// Presents our certificate to whoever asks.
-#[derive(Debug)]
-struct OneIdentity(Identity);
-
-impl ResolvesClientCert for OneIdentity {
-    fn resolve(&self, _roots: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.certified_key().clone())
-    }
-
-    fn has_certs(&self) -> bool {
-        true
+        Ok(Some(Tls { config: config.clone(), server_name }))
     }
 }
 
@@ -189,7 +177,7 @@ pub(crate) async fn for_xds_server(creds: &ChannelCreds, host: &str) -> Result<O
             let files = files.clone();
             let read = tokio::task::spawn_blocking(move || read_tls(&files)).await;
             let config = read.map_err(|error| CertificateError::Other(error.to_string()))??;
-            Ok(Some(Tls { config: Arc::new(config), server_name: named(host)?, presented: None }))
+            Ok(Some(Tls { config: Arc::new(config), server_name: named(host)? }))
         }
     }
 }
@@ -200,10 +188,8 @@ fn named(host: &str) -> Result<ServerName<'static>, CredentialsError> {
 
 /// What the credentials of an xDS server say. The server must have the name that it is reached by, unless a SPIFFE bundle
 /// map says whom to trust: names of hosts mean nothing there (A87).
-fn read_tls(files: &TlsConfig) -> Result<ClientConfig, CredentialsError> {
-    let TlsConfig { ca_certificate_file, identity, spiffe_trust_bundle_map_file, refresh_interval } = files.clone();
-    let files = FileWatcherConfig { identity, ca_certificate_file, spiffe_trust_bundle_map_file, refresh_interval };
-    let Certificates { identity, trust, .. } = read_once(&files)?;
+fn read_tls(files: &CertificateFiles) -> Result<ClientConfig, CredentialsError> {
+    let Certificates { identity, trust, .. } = read_once(files)?;
     let builder = match trust {
         None => builder()?.with_root_certificates(system_roots()?),
         Some(Trust::Roots(roots)) => builder()?.with_root_certificates(roots),

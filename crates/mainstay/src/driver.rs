@@ -8,16 +8,16 @@ use futures_channel::mpsc::UnboundedReceiver;
 use futures_util::StreamExt;
 use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
 use mainstay_xds::Time;
-use mainstay_xds::client::{self, Report};
+use mainstay_xds::bootstrap::ServerConfig;
+use mainstay_xds::client::{self, Level, Report};
 use mainstay_xds::deps::DnsName;
 use mainstay_xds::lrs;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::ads::{AdsStreams, Service};
+use crate::ads::{AdsStreams, Service, StreamInput};
 use crate::channelz_node::Calls;
 use crate::connection::News;
-use crate::event::Event;
 use crate::guard;
 use crate::queue;
 use crate::random::Random;
@@ -25,12 +25,13 @@ use crate::shared::{Command, HubStatus, Plan, Shared};
 use crate::subchannel::{Subchannel, Subchannels};
 use crate::task::Task;
 use crate::telemetry::XdsObserver;
+use crate::xds_status::XdsStatus;
 
 /// Owns the core of a channel and everything that it asks for.
 pub(crate) struct Driver {
     pub(crate) core: ChannelCore<Subchannel>,
     pub(crate) subchannels: Subchannels,
-    pub(crate) streams: AdsStreams,
+    pub(crate) streams: AdsStreams<Input>,
     pub(crate) lookups: BTreeMap<DnsName, Task>,
     pub(crate) inputs: queue::Receiver<Input>,
     pub(crate) input_sender: queue::Sender<Input>,
@@ -53,6 +54,15 @@ pub(crate) enum End {
     Idle,
 }
 
+impl StreamInput for Input {
+    fn of(service: Service, event: client::Event) -> Self {
+        match service {
+            Service::Ads => Self::Xds(event),
+            Service::Lrs => Self::Load(event),
+        }
+    }
+}
+
 /// Notices that nobody uses a channel.
 struct Idleness {
     timeout: Duration,
@@ -64,7 +74,7 @@ struct Idleness {
 }
 
 /// Inputs taken in before RPCs see the outcome: a burst of news makes one snapshot, an endless one cannot hold it back.
-const BATCH: usize = 256;
+pub(crate) const BATCH: usize = 256;
 
 /// Room for news. Whoever brings news waits while it is full; the driver never waits for them.
 pub(crate) const QUEUE: usize = 256;
@@ -106,7 +116,7 @@ impl Driver {
             tokio::task::coop::consume_budget().await;
         };
         let now = self.now();
-        self.core.shut_down(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
+        self.core.shut_down(&mut Context { now, choose: &mut Random, helper: &mut self.subchannels });
         self.shared.snapshot.store(Arc::new(Snapshot::empty()));
         // Streams and lookups end with `self`.
         end
@@ -124,7 +134,7 @@ impl Driver {
             Input::Xds(_) | Input::Load(_) | Input::Connectivity(..) | Input::Wake(_) | Input::Timeout => {}
         }
         let now = self.now();
-        self.core.handle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels }, input);
+        self.core.handle(&mut Context { now, choose: &mut Random, helper: &mut self.subchannels }, input);
     }
 
     fn hear(&mut self, news: News) {
@@ -144,7 +154,7 @@ impl Driver {
     /// Lets the core come to rest and does everything it asks for.
     fn settle(&mut self) {
         let now = self.now();
-        let mut changed = self.core.settle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
+        let mut changed = self.core.settle(&mut Context { now, choose: &mut Random, helper: &mut self.subchannels });
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::OpenStream { stream, server, connect_timeout } => {
@@ -198,23 +208,9 @@ impl Driver {
 
     /// Enters a report into the channelz node of whom it concerns.
     fn note(&self, report: &Report) {
-        match report {
-            Report::Connecting(server)
-            | Report::Connected(server)
-            | Report::Answered(server)
-            | Report::Alive(server)
-            | Report::Unreachable(server, ..)
-            | Report::StreamEnded(server, ..)
-            | Report::Acked(server, ..)
-            | Report::Nacked(server, ..)
-            | Report::TimedOut(server, _)
-            | Report::Ignored(server, _)
-            | Report::DeletionIgnored(server, _)
-            | Report::DeletionOver(server, _) => self.streams.note(server, report),
-            // About the whole channel.
-            Report::FellBack(..) | Report::Recovered(..) | Report::SecurityIgnored(_) => {
-                self.shared.channelz.note(report)
-            }
+        match server_of(report) {
+            Some(server) => self.streams.note(server, report),
+            None => self.shared.channelz.note(report),
         }
     }
 
@@ -225,22 +221,14 @@ impl Driver {
             Command::Hold(cluster) => self.core.subscribe_cluster(self.now(), &cluster),
             Command::Release(cluster) => self.core.release_cluster(self.now(), &cluster),
             Command::Status(answer) => {
-                let client = self.core.client();
-                let servers = client.server_states();
-                self.streams.forget_idle(&servers);
+                let target = self.plan.target.canonical.clone();
                 // Whoever asked may have stopped waiting.
                 let _ = answer.send(HubStatus {
-                    target: self.plan.target.canonical.clone(),
-                    node: client.node(),
+                    xds: XdsStatus::of(target, self.core.client(), &mut self.streams, self.start),
                     listener: self.plan.target.listener.clone(),
                     config: self.core.config().map(|config| config.cloned().map_err(Arc::clone)),
-                    resources: client.dump(),
-                    servers,
                     shared: self.shared.clone(),
-                    server_nodes: self.streams.channelz(),
                     connections: self.subchannels.connections(),
-                    start: self.start.into_std(),
-                    now: self.now(),
                 });
             }
         }
@@ -282,6 +270,25 @@ impl Idleness {
     }
 }
 
+/// The xDS server that a report is about, if it is not about the whole channel.
+pub(crate) fn server_of(report: &Report) -> Option<&Arc<ServerConfig>> {
+    match report {
+        Report::Connecting(server)
+        | Report::Connected(server)
+        | Report::Answered(server)
+        | Report::Alive(server)
+        | Report::Unreachable(server, ..)
+        | Report::StreamEnded(server, ..)
+        | Report::Acked(server, ..)
+        | Report::Nacked(server, ..)
+        | Report::TimedOut(server, _)
+        | Report::Ignored(server, _)
+        | Report::DeletionIgnored(server, _)
+        | Report::DeletionOver(server, _) => Some(server),
+        Report::FellBack(..) | Report::Recovered(..) | Report::SecurityIgnored(_) => None,
+    }
+}
+
 /// Where the way to a configuration stands, if this report tells.
 fn progress(report: &Report) -> Option<String> {
     Some(match report {
@@ -304,36 +311,10 @@ fn progress(report: &Report) -> Option<String> {
 }
 
 /// Levels mean something: what needs a person is `warn`, what explains a change is `info`, the rest is `debug`.
-fn log(target: &str, report: &Report) {
-    match report {
-        Report::Unreachable(server, cause, pause) => {
-            tracing::warn!(target, server = server.server_uri, cause, ?pause, "xDS server cannot be reached");
-        }
-        Report::Nacked(server, resource_type, version, _, error) => {
-            tracing::warn!(target, server = server.server_uri, %resource_type, %version, error, "xDS response rejected");
-        }
-        Report::TimedOut(server, resource) => {
-            tracing::warn!(target, server = server.server_uri, %resource, "resource was not sent in time");
-        }
-        Report::Ignored(server, reason) => {
-            tracing::warn!(target, server = server.server_uri, reason, "message ignored");
-        }
-        Report::FellBack(authority, server) => {
-            tracing::info!(target, %authority, server = server.server_uri, "fell back to another xDS server");
-        }
-        Report::Recovered(authority, server) => {
-            tracing::info!(target, %authority, server = server.server_uri, "returned to a preferred xDS server");
-        }
-        Report::SecurityIgnored(cluster) => {
-            tracing::warn!(target, %cluster, "cluster asks for TLS, which the channel's credentials do not follow");
-        }
-        Report::Connecting(_)
-        | Report::Connected(_)
-        | Report::Answered(_)
-        | Report::Alive(_)
-        | Report::StreamEnded(..)
-        | Report::Acked(..)
-        | Report::DeletionIgnored(..)
-        | Report::DeletionOver(..) => tracing::debug!(target, event = %Event::of(report), "xDS"),
+pub(crate) fn log(target: &str, report: &Report) {
+    match report.level() {
+        Level::Warn => tracing::warn!(target, "xDS: {report}"),
+        Level::Info => tracing::info!(target, "xDS: {report}"),
+        Level::Debug => tracing::debug!(target, "xDS: {report}"),
     }
 }

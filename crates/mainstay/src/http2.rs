@@ -23,7 +23,7 @@ use crate::frames::{Frames, Seen};
 use crate::http_connect::{self, ProxyError};
 use crate::pulse::{Order, Pulse};
 use crate::request::Sending;
-use crate::tls::{ClusterTlsError, Presented, Tls};
+use crate::tls::{ClusterTlsError, Presenting, Tls, TlsInfo};
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
@@ -71,18 +71,7 @@ pub(crate) struct Established<B: Outgoing> {
 #[derive(Clone, Debug)]
 pub(crate) struct Ends {
     pub(crate) local: Option<SocketAddr>,
-    pub(crate) security: Option<Security>,
-}
-
-/// What TLS agreed on.
-#[derive(Clone, Debug)]
-pub(crate) struct Security {
-    /// In the words of IANA.
-    pub(crate) cipher_suite: Option<&'static str>,
-    /// The server's certificate in DER.
-    pub(crate) certificate: Vec<u8>,
-    /// Ours, if the server asked for it.
-    pub(crate) local_certificate: Vec<u8>,
+    pub(crate) tls: Option<Arc<TlsInfo>>,
 }
 
 /// The body of requests on a connection.
@@ -174,10 +163,9 @@ async fn maybe_secure(
     tls: Option<&Tls>,
     address: &Address,
 ) -> Result<(Box<dyn Stream>, Ends), ConnectError> {
-    let Some(tls) = tls else { return Ok((Box::new(stream), Ends { local, security: None })) };
-    let stream = secure(stream, tls, address).await?;
-    let security = Some(Security::of(stream.get_ref().1, tls.presented.as_deref()));
-    Ok((Box::new(stream), Ends { local, security }))
+    let Some(tls) = tls else { return Ok((Box::new(stream), Ends { local, tls: None })) };
+    let (stream, info) = secure(stream, tls, address).await?;
+    Ok((Box::new(stream), Ends { local, tls: Some(Arc::new(info)) }))
 }
 
 /// Bytes that a dead network swallows are noticed under load, without any ping (A18).
@@ -193,16 +181,28 @@ async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
     stream: T,
     tls: &Tls,
     address: &Address,
-) -> Result<tokio_rustls::client::TlsStream<T>, ConnectError> {
-    let connector = tokio_rustls::TlsConnector::from(tls.config.clone());
-    let stream = connector
+) -> Result<(tokio_rustls::client::TlsStream<T>, TlsInfo), ConnectError> {
+    // Only a resolver of its own tells whether this connection was asked for a certificate. It also keeps rustls from
+    // resuming a session that was begun with another certificate of ours.
+    let resolver = &tls.config.client_auth_cert_resolver;
+    let presenting = resolver.has_certs().then(|| Arc::new(Presenting::new(resolver.clone())));
+    let config = match &presenting {
+        None => tls.config.clone(),
+        Some(presenting) => {
+            let mut config = rustls::ClientConfig::clone(&tls.config);
+            config.client_auth_cert_resolver = presenting.clone();
+            Arc::new(config)
+        }
+    };
+    let stream = tokio_rustls::TlsConnector::from(config)
         .connect(tls.server_name.clone(), stream)
         .await
         .map_err(|error| ConnectError::tls(address, &tls.server_name, error))?;
     if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
         return Err(ConnectError::Alpn(address.clone()));
     }
-    Ok(stream)
+    let info = TlsInfo::of(stream.get_ref().1, presenting.as_ref().and_then(|presenting| presenting.certificate()));
+    Ok((stream, info))
 }
 
 async fn handshake<B: Outgoing>(
@@ -315,19 +315,6 @@ impl Default for Http2Settings {
             max_header_list_size: 1 << 20,
             keep_alive: None,
             keep_alive_without_calls: false,
-        }
-    }
-}
-
-// === impl Security ===
-
-impl Security {
-    fn of(connection: &rustls::ClientConnection, presented: Option<&Presented>) -> Self {
-        let certificate = connection.peer_certificates().and_then(|chain| chain.first());
-        Self {
-            cipher_suite: connection.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()),
-            certificate: certificate.map(|certificate| certificate.to_vec()).unwrap_or_default(),
-            local_certificate: presented.and_then(Presented::certificate).unwrap_or_default().to_vec(),
         }
     }
 }
@@ -596,7 +583,7 @@ mod tests {
     async fn what_a_peer_said_before_it_closed_is_read_though_writing_fails() {
         let peer = Peer::default();
         let address = Address::Tcp(([127, 0, 0, 1], 1).into());
-        let ends = Ends { local: None, security: None };
+        let ends = Ends { local: None, tls: None };
         let connection = handshake::<Body>(Box::new(peer.clone()), &address, &Http2Settings::default(), ends).await;
         let Ok(Established { mut sender, driver, .. }) = connection else { panic!("the peer said SETTINGS") };
         peer.0.lock().unwrap().closed = true;

@@ -80,9 +80,10 @@ pub(crate) async fn collect(base_uri: BaseUri, connection: Arc<Connection>, peri
 
 async fn stream(base_uri: &BaseUri, connection: &Connection, period: Duration, sink: &LoadSink) -> End {
     let other = |cause: &str, reported| End::Other { cause: cause.to_owned(), reported };
-    let Some(mut sender) = connection.sender() else { return other("connection lost", false) };
-    let request = Request::new(request(period)).attempt(connection.scheme(), base_uri.authority.clone(), None, 0);
+    let Some(sender) = connection.sender() else { return other("connection lost", false) };
+    let request = Request::new(request(period)).attempt(sender.scheme(), base_uri.authority.clone(), None, 0);
     let Some(request) = request else { return other("no request", false) };
+    let mut sender = sender.requests;
     let response = match sender.try_send_request(request).await {
         Ok(response) => response,
         Err(error) => return other(&describe(&error.into_error()), false),

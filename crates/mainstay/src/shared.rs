@@ -1,15 +1,12 @@
 //! What the driver of a hub, its supervisor and the RPCs share: the plan, the state that is published, and commands.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use envoy_types::pb::envoy::config::core::v3::Node;
 use mainstay_lb::{Snapshot, Wake, XdsSecurity};
-use mainstay_xds::Time;
-use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
-use mainstay_xds::client::{ClientSettings, ResourceStatus, ServerStatus};
+use mainstay_xds::bootstrap::Bootstrap;
+use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::{ConfigError, DepsSettings, XdsConfig};
 use mainstay_xds::target::Target;
 use tokio::sync::{oneshot, watch};
@@ -23,6 +20,7 @@ use crate::event::EventSource;
 use crate::subchannel::Subchannel;
 use crate::telemetry::Telemetry;
 use crate::tls::{ChannelSecurity, OwnProviders, Providers};
+use crate::xds_status::XdsStatus;
 
 /// Everything that decides how a hub behaves.
 #[derive(Clone)]
@@ -87,21 +85,13 @@ pub(crate) enum Command {
     Wake(Wake),
 }
 
-/// What an XdsClient shows of itself.
+/// What a hub shows of itself.
 pub(crate) struct HubStatus {
-    pub(crate) target: Arc<str>,
-    pub(crate) node: Node,
+    pub(crate) xds: XdsStatus,
     pub(crate) listener: Arc<str>,
     pub(crate) config: Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
-    pub(crate) resources: Vec<ResourceStatus>,
-    pub(crate) servers: Vec<ServerStatus>,
     pub(crate) shared: Arc<Shared>,
-    /// The channelz nodes of the servers in use.
-    pub(crate) server_nodes: HashMap<Arc<ServerConfig>, Arc<ChannelzNode>>,
     pub(crate) connections: Vec<Arc<Connection>>,
-    /// When time began for the client, and how long it has lasted.
-    pub(crate) start: Instant,
-    pub(crate) now: Time,
 }
 
 impl Shared {

@@ -3,22 +3,20 @@
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_channel::mpsc::UnboundedSender;
-use http::uri::Scheme;
-use hyper::client::conn::http2::SendRequest;
-use mainstay_lb::{Counter, Host, LoadSink, Observation, SubchannelId, SubchannelSpec};
+use mainstay_lb::{Counter, Helper, LoadSink, Observation, SubchannelId, SubchannelSpec};
 use mainstay_xds::client::Intern;
 use tokio::runtime;
 
 use crate::channelz_node;
-use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, User, WrongName};
+use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, Sender, User, WrongName};
 use crate::guard;
 use crate::intern::Interner;
 use crate::orca_oob::{self, BaseUri};
-use crate::request::RequestBody;
+use crate::process::{self, Kind, Table};
 use crate::task::Task;
 use crate::telemetry::{LbObserver, SubchannelObserver};
 use crate::tls::ChannelSecurity;
@@ -51,18 +49,13 @@ struct Use {
 
 impl Subchannel {
     /// See [`Connection::sender_as`].
-    pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<SendRequest<RequestBody>, WrongName>> {
+    pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<Sender, WrongName>> {
         self.0.sender_as(authority)
     }
 
     /// A call on it was given up before it was answered.
     pub(crate) fn suspect(&self) {
         self.0.suspect();
-    }
-
-    /// The scheme of requests on it.
-    pub(crate) fn scheme(&self) -> Scheme {
-        self.0.scheme()
     }
 
     /// Where it leads.
@@ -131,7 +124,7 @@ impl Subchannels {
     }
 }
 
-impl Host for Subchannels {
+impl Helper for Subchannels {
     type Subchannel = Subchannel;
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Subchannel {
@@ -175,8 +168,7 @@ impl Host for Subchannels {
     }
 
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
-        static COUNTERS: Mutex<Counters> = Mutex::new(Counters { by_cluster: BTreeMap::new(), prune_at: 64 });
-        COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).of(cluster, eds_service)
+        process::table::<Counters>().of(cluster, eds_service)
     }
 
     fn observe(&mut self, observation: &Observation) {
@@ -198,10 +190,15 @@ impl Drop for Subchannels {
 }
 
 /// The in-flight counters of the process: one per {cluster, EDS service}, for all channels (L-86).
+#[derive(Default)]
 struct Counters {
     by_cluster: BTreeMap<(String, String), Weak<Counter>>,
     /// The size at which counters that nobody uses are forgotten. It doubles, so that the search for them costs little.
     prune_at: usize,
+}
+
+impl Table for Counters {
+    const KIND: Kind = Kind::CircuitBreakers;
 }
 
 impl Counters {

@@ -7,11 +7,15 @@
 pub use on::{Telemetry, TelemetryBuilder};
 
 #[cfg(feature = "opentelemetry")]
-pub(crate) use on::{CallObserver, ChannelObserver, LbObserver, SentObserver, SubchannelObserver, XdsObserver};
+pub(crate) use on::{
+    CallObserver, ChannelObserver, LbObserver, ReceivedObserver, SentObserver, ServerCallObserver, ServerObserver,
+    SubchannelObserver, XdsObserver,
+};
 
 #[cfg(not(feature = "opentelemetry"))]
 pub(crate) use off::{
-    CallObserver, ChannelObserver, LbObserver, SentObserver, SubchannelObserver, Telemetry, XdsObserver,
+    CallObserver, ChannelObserver, LbObserver, ReceivedObserver, SentObserver, ServerCallObserver, ServerObserver,
+    SubchannelObserver, Telemetry, XdsObserver,
 };
 
 #[cfg(feature = "opentelemetry")]

@@ -8,24 +8,28 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use mainstay_lb::SubchannelSpec;
 use mainstay_xds::bootstrap::{Bootstrap, CertificateProviderConfig};
 use mainstay_xds::resource::tls::{Roots, UpstreamTls};
-use rustls::client::ResolvesClientCert;
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, SignatureScheme};
 
-pub(crate) use self::config::{builder, system_roots};
+pub(crate) use self::chain::{ChainTls, ChainTlsCache};
+pub(crate) use self::client_verifier::client_verifier;
+pub(crate) use self::config::{builder, server_builder, system_roots};
+pub use self::info::TlsInfo;
+pub(crate) use self::info::{OneIdentity, Presenting};
 pub(crate) use self::name::{has_name, host_of, server_name};
 pub(crate) use self::verifier::PeerVerifier;
 use crate::certificates::{CertificateError, CertificateProvider, Certificates, FileWatcher, Identity, Trust};
 
+mod chain;
+mod client_verifier;
 mod config;
+mod info;
 mod name;
 mod verifier;
 
@@ -34,8 +38,6 @@ mod verifier;
 pub(crate) struct Tls {
     pub(crate) config: Arc<rustls::ClientConfig>,
     pub(crate) server_name: ServerName<'static>,
-    /// Our certificate, where it is known whether it was asked for.
-    pub(crate) presented: Option<Arc<Presented>>,
 }
 
 /// How a connection is secured.
@@ -104,7 +106,7 @@ struct Material {
     identity: Option<Identity>,
 }
 
-/// Why a connection cannot be secured as its cluster asks.
+/// Why a connection cannot be secured as its cluster or its filter chain asks.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ClusterTlsError {
     #[error("certificate provider instance {instance:?}: {error}")]
@@ -115,21 +117,14 @@ pub(crate) enum ClusterTlsError {
     },
     #[error("{0}")]
     System(#[source] CertificateError),
-    #[error("certificate provider instance {0:?} provides no roots, which the cluster asks for")]
+    #[error("certificate provider instance {0:?} provides no roots, which are asked for")]
     NoTrust(String),
-    #[error("certificate provider instance {0:?} provides no certificate of our own, which the cluster asks for")]
+    #[error("certificate provider instance {0:?} provides no certificate of our own, which is asked for")]
     NoIdentity(String),
     #[error("{0:?} is not a server name that can be asked for")]
     ServerName(String),
     #[error("TLS configuration: {0}")]
     Config(String),
-}
-
-/// Presents our certificate, and remembers whether it was asked for.
-#[derive(Debug)]
-pub(crate) struct Presented {
-    key: Arc<CertifiedKey>,
-    asked: AtomicBool,
 }
 
 // === impl Tls ===
@@ -274,49 +269,24 @@ impl ClusterTls {
                 name.map_err(|_| ClusterTlsError::ServerName(sni.to_owned()))?
             }
         };
-        let (material, config) = self.newest(wait).await?;
-        let mut tls = Tls { config, server_name, presented: None };
-        if let Some(identity) = material.identity {
-            let presented =
-                Arc::new(Presented { key: identity.certified_key().clone(), asked: AtomicBool::new(false) });
-            let mut config = ClientConfig::clone(&tls.config);
-            config.client_auth_cert_resolver = presented.clone();
-            (tls.config, tls.presented) = (Arc::new(config), Some(presented));
-        }
-        Ok(tls)
+        Ok(Tls { config: self.newest(wait).await?, server_name })
     }
 
     /// What the providers have now. If one has nothing yet, this waits for it, and fails with what it says.
-    async fn newest(&self, wait: Duration) -> Result<(Material, Arc<ClientConfig>), ClusterTlsError> {
+    async fn newest(&self, wait: Duration) -> Result<Arc<ClientConfig>, ClusterTlsError> {
         if matches!(self.trust, TrustSource::System) {
             let loaded = tokio::task::spawn_blocking(system_roots).await;
             let loaded = loaded.unwrap_or_else(|error| Err(CertificateError::Other(error.to_string())));
             loaded.map_err(ClusterTlsError::System)?;
         }
-        let mut missing = None;
-        let found = tokio::time::timeout(wait, async {
-            loop {
-                // From before the look, so that no change is missed.
-                let mut trust_changed = self.trust.changed();
-                let mut identity_changed =
-                    self.identity.as_ref().map_or_else(never, |instance| instance.provider.changed());
-                match self.build() {
-                    Ok(built) => return built,
-                    Err(error) => missing = Some(error),
-                }
-                tokio::select! {
-                    () = &mut trust_changed => {}
-                    () = &mut identity_changed => {}
-                }
-            }
-        });
-        match found.await {
-            Ok(built) => Ok(built),
-            Err(_) => Err(missing.unwrap_or_else(|| ClusterTlsError::Config("no certificates".to_owned()))),
-        }
+        let changed = || {
+            let identity = self.identity.as_ref().map_or_else(never, Instance::changed);
+            [self.trust.changed(), identity]
+        };
+        newest(wait, changed, || self.build()).await
     }
 
-    fn build(&self) -> Result<(Material, Arc<ClientConfig>), ClusterTlsError> {
+    fn build(&self) -> Result<Arc<ClientConfig>, ClusterTlsError> {
         let material = Material {
             trust: self.trust.trust()?,
             identity: self.identity.as_ref().map(Instance::identity).transpose()?,
@@ -325,17 +295,20 @@ impl ClusterTls {
         if let Some((before, config)) = &*built
             && before.is(&material)
         {
-            return Ok((material, config.clone()));
+            return Ok(config.clone());
         }
         let config = self.config(&material).map_err(|error| ClusterTlsError::Config(error.to_string()))?;
-        *built = Some((material.clone(), config.clone()));
-        Ok((material, config))
+        *built = Some((material, config.clone()));
+        Ok(config)
     }
 
     fn config(&self, material: &Material) -> Result<Arc<ClientConfig>, rustls::Error> {
         let verifier = PeerVerifier::new(material.trust.clone(), self.context.clone());
-        let mut config =
-            builder()?.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth();
+        let builder = builder()?.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match &material.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => builder.with_client_cert_resolver(Arc::new(OneIdentity(identity.clone()))),
+        };
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Arc::new(config))
     }
@@ -370,17 +343,14 @@ impl TrustSource {
     fn trust(&self) -> Result<Trust, ClusterTlsError> {
         match self {
             Self::System => system_roots().map(Trust::Roots).map_err(ClusterTlsError::System),
-            Self::Instance(instance) => {
-                let trust = instance.certificates()?.trust;
-                trust.ok_or_else(|| ClusterTlsError::NoTrust(instance.name.clone()))
-            }
+            Self::Instance(instance) => instance.trust(),
         }
     }
 
     fn changed(&self) -> Change<'_> {
         match self {
             Self::System => never(),
-            Self::Instance(instance) => instance.provider.changed(),
+            Self::Instance(instance) => instance.changed(),
         }
     }
 
@@ -406,8 +376,45 @@ impl Instance {
         identity.ok_or_else(|| ClusterTlsError::NoIdentity(self.name.clone()))
     }
 
+    fn trust(&self) -> Result<Trust, ClusterTlsError> {
+        let trust = self.certificates()?.trust;
+        trust.ok_or_else(|| ClusterTlsError::NoTrust(self.name.clone()))
+    }
+
+    fn changed(&self) -> Change<'_> {
+        self.provider.changed()
+    }
+
     fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.provider, &other.provider)
+    }
+}
+
+/// What the providers have now, as `build` makes it. If one has nothing yet, this waits until there is a change, and fails
+/// with what was missing last.
+async fn newest<'a, T>(
+    wait: Duration,
+    changed: impl Fn() -> [Change<'a>; 2],
+    build: impl Fn() -> Result<T, ClusterTlsError>,
+) -> Result<T, ClusterTlsError> {
+    let mut missing = None;
+    let found = tokio::time::timeout(wait, async {
+        loop {
+            // From before the look, so that no change is missed.
+            let [mut one, mut other] = changed();
+            match build() {
+                Ok(built) => return built,
+                Err(error) => missing = Some(error),
+            }
+            tokio::select! {
+                () = &mut one => {}
+                () = &mut other => {}
+            }
+        }
+    });
+    match found.await {
+        Ok(built) => Ok(built),
+        Err(_) => Err(missing.unwrap_or_else(|| ClusterTlsError::Config("no certificates".to_owned()))),
     }
 }
 
@@ -416,27 +423,6 @@ type Change<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 fn never<'a>() -> Change<'a> {
     Box::pin(std::future::pending())
-}
-
-// === impl Presented ===
-
-impl Presented {
-    /// Our certificate, if the other side asked for it.
-    pub(crate) fn certificate(&self) -> Option<&[u8]> {
-        let first = self.key.cert.first().filter(|_| self.asked.load(Ordering::Relaxed));
-        first.map(|certificate| &**certificate)
-    }
-}
-
-impl ResolvesClientCert for Presented {
-    fn resolve(&self, _roots: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.asked.store(true, Ordering::Relaxed);
-        Some(self.key.clone())
-    }
-
-    fn has_certs(&self) -> bool {
-        true
-    }
 }
 
 impl fmt::Debug for ClusterTls {

@@ -33,7 +33,9 @@ mod error;
 mod route;
 mod status;
 
-pub use cluster::{Cluster, ClusterKind, DropCategory, Endpoint, Endpoints, HealthStatus, LocalityEndpoints, Priority};
+pub use cluster::{
+    Cluster, ClusterKind, DropCategory, Endpoint, Endpoints, HealthStatus, LocalityEndpoints, Priority, TlsContext,
+};
 pub use error::{ClusterError, ClusterErrorKind, ConfigError, ConfigErrorKind, ResourceError, ResourceErrorKind};
 pub use route::{
     ForwardAction, HashPolicy, HeaderMatch, HeaderMatchKind, PathMatch, RetryPolicy, Route, RouteAction, RouteMatch,
@@ -132,18 +134,18 @@ impl ConfigView {
     }
 
     pub(crate) fn of(status: HubStatus) -> Self {
-        let clock = Clock { start: status.start };
+        let clock = Clock { start: status.xds.start };
         Self {
-            target: status.target.to_string(),
-            node_id: status.node.id,
+            target: status.xds.scope.to_string(),
+            node_id: status.xds.node.id,
             listener: status.listener.to_string(),
             config: status.config.map(|config| match config {
                 Ok(config) => Ok(XdsConfig::of(&config, clock)),
                 Err(error) => Err(ConfigError::of(&error, clock)),
             }),
-            resources: status.resources.iter().map(|resource| ResourceStatus::of(resource, clock)).collect(),
-            servers: status.servers.iter().map(ServerStatus::of).collect(),
-            taken_at: clock.at(status.now),
+            resources: status.xds.resources.iter().map(|resource| ResourceStatus::of(resource, clock)).collect(),
+            servers: status.xds.servers.iter().map(ServerStatus::of).collect(),
+            taken_at: clock.at(status.xds.now),
         }
     }
 }

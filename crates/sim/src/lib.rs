@@ -6,6 +6,7 @@
 //! and all worlds can be visited. After each event an oracle that knows the truth of the world judges what the channel
 //! promises: see [`Invariant`].
 
+pub mod authz;
 mod choose;
 pub mod deps;
 mod explore;
@@ -38,7 +39,7 @@ pub use invariant::{Invariant, Violation};
 pub use named::{replay_line, scenario};
 pub use plane::Habits;
 pub use rehearse::{Fate, Rehearsal, Seen, rehearse};
-pub use resources::{Lb, Place, Policy, Spec};
+pub use resources::{Lb, Policy, PrioritySpec, Spec};
 pub use run::{Failure, replay, run};
 pub use scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario, ServerHistory};
 pub use shrink::shrink;

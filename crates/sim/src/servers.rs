@@ -477,10 +477,8 @@ impl World {
             let Some((generation, live)) = live else {
                 return Err(Invariant::Ports.broken("a connection is served by nothing"));
             };
-            let chain = match self.defect {
-                Some(Defect::ShortestPrefix) => shortest(&live.spec).unwrap_or(chain),
-                _ => chain,
-            };
+            let is_shortest = self.defect == Some(Defect::ShortestPrefix);
+            let chain = shortest(&live.spec).filter(|_| is_shortest).unwrap_or(chain);
             let expected = live.spec.chain_for(bits);
             Invariant::Traffic.holds(expected == Some(chain), || {
                 format!("{destination} gets chain {chain} of {:?}: expected {expected:?}", live.spec)
@@ -628,11 +626,8 @@ impl World {
         let in_force = address.published.and_then(|generation| address.generations.get(&generation));
         let is_again = in_force.is_some_and(|live| live.spec == *spec) && before == Some(&newest);
         let is_new = in_force.is_none_or(|live| live.spec != *spec) && before != Some(&newest);
-        let wrong = match self.defect {
-            Some(Defect::DrainsOnResend) => is_again,
-            Some(Defect::ServesBeforeRoutes) => is_new,
-            _ => false,
-        };
+        let wrong = (self.defect == Some(Defect::DrainsOnResend) && is_again)
+            || (self.defect == Some(Defect::ServesBeforeRoutes) && is_new);
         let cx = ParseContext { bootstrap: &self.bootstrap, server: &self.bootstrap.servers[0] };
         let Ok(Resource::Listener(listener)) = decode(ResourceType::Listener, &newest, cx).result else {
             return Ok(());

@@ -23,6 +23,7 @@ pub mod matcher;
 pub mod route;
 pub mod tls;
 
+pub mod cidr;
 mod extension;
 mod fields;
 

@@ -3,6 +3,8 @@
 use mainstay_xds::resource::matcher::{FullRegex, StringMatcher};
 use mainstay_xds::resource::tls::{Roots, UpstreamTls};
 
+use self::Kind::{Dns, Email, Ip, Uri};
+use self::Pattern::{Contains, Exact, Prefix, Regex, Suffix};
 use crate::identity::{SpiffeError, SpiffeId, SubjectAltNames, is_trust_domain};
 
 /// TL-7: each row is a name in a certificate, what a matcher wants, and whether that is the same.
@@ -39,6 +41,95 @@ fn an_exact_matcher_knows_wildcards_of_dns_names() {
     for (name, wanted, expected) in rows {
         let names = SubjectAltNames { dns: vec![name.to_owned()], ..SubjectAltNames::default() };
         assert_eq!(names.match_any(&[exact(wanted)]), expected, "{name:?} for {wanted:?}");
+    }
+}
+
+/// TL-6, TL-7: every matcher on every kind of name, in the same case and in another, with and without `ignore_case`, and
+/// on a wildcard.
+#[test]
+fn every_matcher_knows_every_kind_of_name() {
+    let rows: &[(Kind, &str, Pattern, &str, bool, bool)] = &[
+        // kind, name in the certificate, matcher, what it wants, ignore_case, the same
+        (Dns, "shop.example.com", Exact, "shop.example.com", false, true),
+        (Dns, "shop.example.com", Exact, "SHOP.example.com", false, true),
+        (Dns, "Shop.Example.com", Exact, "shop.example.com", true, true),
+        (Dns, "shop.example.com", Exact, "shop.example", false, false),
+        (Dns, "*.example.com", Exact, "shop.example.com", false, true),
+        (Dns, "*.example.com", Exact, "SHOP.example.com", true, true),
+        (Dns, "*.example.com", Exact, "a.shop.example.com", false, false),
+        (Dns, "shop.example.com", Prefix, "shop.", false, true),
+        (Dns, "shop.example.com", Prefix, "Shop.", false, false),
+        (Dns, "shop.example.com", Prefix, "Shop.", true, true),
+        (Dns, "*.example.com", Prefix, "shop.", false, false),
+        (Dns, "*.example.com", Prefix, "*.ex", false, true),
+        (Dns, "shop.example.com", Suffix, ".example.com", false, true),
+        (Dns, "shop.example.com", Suffix, ".Example.com", false, false),
+        (Dns, "shop.example.com", Suffix, ".Example.com", true, true),
+        (Dns, "*.example.com", Suffix, "shop.example.com", false, false),
+        (Dns, "*.example.com", Suffix, ".example.com", false, true),
+        (Dns, "shop.example.com", Contains, "p.example", false, true),
+        (Dns, "shop.example.com", Contains, "P.example", false, false),
+        (Dns, "shop.example.com", Contains, "P.example", true, true),
+        (Dns, "*.example.com", Contains, "shop", false, false),
+        (Dns, "shop.example.com", Regex, "shop\\..*", false, true),
+        (Dns, "shop.example.com", Regex, "Shop\\..*", false, false),
+        (Dns, "shop.example.com", Regex, "example", false, false),
+        (Dns, "*.example.com", Regex, "shop\\.example\\.com", false, false),
+        (Uri, "spiffe://example.com/Shop", Exact, "spiffe://example.com/Shop", false, true),
+        (Uri, "spiffe://example.com/Shop", Exact, "spiffe://example.com/shop", false, false),
+        (Uri, "spiffe://example.com/Shop", Exact, "spiffe://example.com/shop", true, true),
+        (Uri, "*.example.com", Exact, "shop.example.com", false, false),
+        (Uri, "spiffe://*.example.com/x", Exact, "spiffe://shop.example.com/x", false, false),
+        (Uri, "spiffe://example.com/Shop", Prefix, "spiffe://example.com/", false, true),
+        (Uri, "spiffe://example.com/Shop", Prefix, "SPIFFE://", false, false),
+        (Uri, "spiffe://example.com/Shop", Prefix, "SPIFFE://", true, true),
+        (Uri, "spiffe://example.com/Shop", Suffix, "/Shop", false, true),
+        (Uri, "spiffe://example.com/Shop", Suffix, "/shop", false, false),
+        (Uri, "spiffe://example.com/Shop", Suffix, "/shop", true, true),
+        (Uri, "spiffe://example.com/Shop", Contains, "//example.com", false, true),
+        (Uri, "spiffe://example.com/Shop", Contains, "//Example.com", false, false),
+        (Uri, "spiffe://example.com/Shop", Contains, "//Example.com", true, true),
+        (Uri, "spiffe://example.com/Shop", Regex, "spiffe://.*/Shop", false, true),
+        (Uri, "spiffe://example.com/Shop", Regex, "spiffe://.*/shop", false, false),
+        (Uri, "spiffe://example.com/Shop", Regex, "spiffe://example.com", false, false),
+        (Email, "Shop@example.com", Exact, "Shop@example.com", false, true),
+        (Email, "Shop@example.com", Exact, "shop@example.com", false, false),
+        (Email, "Shop@example.com", Exact, "shop@example.com", true, true),
+        (Email, "*.example.com", Exact, "shop.example.com", false, false),
+        (Email, "Shop@example.com", Prefix, "Shop@", false, true),
+        (Email, "Shop@example.com", Prefix, "shop@", false, false),
+        (Email, "Shop@example.com", Prefix, "shop@", true, true),
+        (Email, "Shop@example.com", Suffix, "@example.com", false, true),
+        (Email, "Shop@example.com", Suffix, "@EXAMPLE.com", false, false),
+        (Email, "Shop@example.com", Suffix, "@EXAMPLE.com", true, true),
+        (Email, "Shop@example.com", Contains, "hop@ex", false, true),
+        (Email, "Shop@example.com", Contains, "HOP@ex", false, false),
+        (Email, "Shop@example.com", Contains, "HOP@ex", true, true),
+        (Email, "Shop@example.com", Regex, "[A-Z].*@example\\.com", false, true),
+        (Email, "Shop@example.com", Regex, "@example\\.com", false, false),
+        (Ip, "10.0.0.1", Exact, "10.0.0.1", false, true),
+        (Ip, "10.0.0.1", Exact, "10.0.0.10", false, false),
+        (Ip, "10.0.0.1", Exact, "*.0.0.1", false, false),
+        (Ip, "2001:db8::a", Exact, "2001:db8::a", false, true),
+        (Ip, "2001:db8::a", Exact, "2001:DB8::A", false, false),
+        (Ip, "2001:db8::a", Exact, "2001:DB8::A", true, true),
+        (Ip, "2001:db8:0:0:0:0:0:a", Exact, "2001:db8::a", false, true),
+        (Ip, "2001:db8::a", Exact, "2001:0db8::a", false, false),
+        (Ip, "10.0.0.1", Prefix, "10.0.", false, true),
+        (Ip, "10.0.0.1", Prefix, "10.1.", false, false),
+        (Ip, "2001:db8::a", Suffix, "::a", false, true),
+        (Ip, "2001:db8::a", Suffix, "::A", false, false),
+        (Ip, "2001:db8::a", Suffix, "::A", true, true),
+        (Ip, "10.0.0.1", Contains, ".0.0.", false, true),
+        (Ip, "10.0.0.1", Contains, ".1.0.", false, false),
+        (Ip, "10.0.0.1", Regex, "10\\..*", false, true),
+        (Ip, "10.0.0.1", Regex, "0\\.0\\.1", false, false),
+    ];
+    for &(kind, name, pattern, wanted, ignore_case, expected) in rows {
+        let names = kind.of(name);
+        let matcher = pattern.wanting(wanted, ignore_case);
+        let row = format!("{kind:?} {name:?} for {pattern:?} {wanted:?}, ignore_case {ignore_case}");
+        assert_eq!(names.match_any(&[matcher]), expected, "{row}");
     }
 }
 
@@ -198,6 +289,51 @@ fn a_workload_has_one_uri_only() {
     assert_eq!(names(&[]).spiffe_id(), Err(SpiffeError::Count(0)));
     assert_eq!(names(&["spiffe://a/x", "https://b"]).spiffe_id(), Err(SpiffeError::Count(2)));
     assert_eq!(names(&["spiffe://a/x"]).spiffe_id().map(|id| id.trust_domain), Ok("a"));
+}
+
+/// Kinds of names.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Dns,
+    Uri,
+    Email,
+    Ip,
+}
+
+impl Kind {
+    fn of(self, name: &str) -> SubjectAltNames {
+        let names = || vec![name.to_owned()];
+        match self {
+            Dns => SubjectAltNames { dns: names(), ..SubjectAltNames::default() },
+            Uri => SubjectAltNames { uri: names(), ..SubjectAltNames::default() },
+            Email => SubjectAltNames { email: names(), ..SubjectAltNames::default() },
+            Ip => SubjectAltNames { ip: vec![name.parse().expect("an address")], ..SubjectAltNames::default() },
+        }
+    }
+}
+
+/// Kinds of matchers.
+#[derive(Clone, Copy, Debug)]
+enum Pattern {
+    Exact,
+    Prefix,
+    Suffix,
+    Contains,
+    Regex,
+}
+
+impl Pattern {
+    fn wanting(self, value: &str, ignore_case: bool) -> StringMatcher {
+        // As the parser leaves it.
+        let value = if ignore_case { value.to_ascii_lowercase() } else { value.to_owned() };
+        match self {
+            Exact => StringMatcher::Exact { value, ignore_case },
+            Prefix => StringMatcher::Prefix { value, ignore_case },
+            Suffix => StringMatcher::Suffix { value, ignore_case },
+            Contains => StringMatcher::Contains { value, ignore_case },
+            Regex => regex(&value),
+        }
+    }
 }
 
 fn exact(value: &str) -> StringMatcher {

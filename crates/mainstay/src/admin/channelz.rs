@@ -1,4 +1,5 @@
-//! Channelz: every channel of the process, also those to xDS servers, with state, counters and the last events.
+//! Channelz: every channel of the process, also those to xDS servers, and every server, with state, counters and the last
+//! events.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -9,11 +10,13 @@ use mainstay_lb::{Connectivity, Outlook};
 use mainstay_xds::client::ServerState;
 use tonic::{Request, Response, Status};
 
-use crate::channelz_node::{CallCounters, ChannelzNode, TraceEvent};
+use crate::channelz_node::{CallCounters, Calls, ChannelzNode, TraceEvent};
 use crate::connection::{Connection, Socket};
-use crate::http2::Security;
 use crate::hub::Hub;
+use crate::server::{Listener, ServerHandle, SocketNode};
 use crate::shared::HubStatus;
+use crate::tls::TlsInfo;
+use crate::xds_status::XdsStatus;
 
 use pb::channel_connectivity_state::State;
 use pb::channel_trace_event::Severity;
@@ -22,7 +25,8 @@ use pb::channelz_server::ChannelzServer;
 /// Returns gRPC's channelz service, version 1.
 ///
 /// Top channels are the `xds:` channels of this process and their channels to xDS servers. Below the former are
-/// subchannels with their sockets. It shows no servers: those are not this crate's.
+/// subchannels with their sockets. Servers are those of [`Server`](crate::Server), with the ports that they listen on, and the
+/// sockets of their connections.
 pub fn channelz() -> Channelz {
     Channelz(ChannelzServer::new(Service))
 }
@@ -57,11 +61,7 @@ impl pb::channelz_server::Channelz for Service {
         request: Request<pb::GetTopChannelsRequest>,
     ) -> Result<Response<pb::GetTopChannelsResponse>, Status> {
         let pb::GetTopChannelsRequest { start_channel_id, max_results } = request.into_inner();
-        let limit = match usize::try_from(max_results) {
-            Ok(0) => PAGE,
-            Ok(limit) => limit,
-            Err(_) => return Err(Status::invalid_argument(format!("max_results {max_results}: expected 0 or more"))),
-        };
+        let limit = limit(max_results)?;
         let mut channel = top_channels().await;
         channel.retain(|channel| id(channel) >= start_channel_id);
         let end = channel.len() <= limit;
@@ -96,30 +96,48 @@ impl pb::channelz_server::Channelz for Service {
     ) -> Result<Response<pb::GetSocketResponse>, Status> {
         let wanted = request.into_inner().socket_id;
         let connections = connections().await;
-        let found = connections
-            .iter()
-            .filter_map(|connection| Some((connection, connection.socket()?)))
-            .find(|(_, socket)| socket.id == wanted);
-        let (connection, found) = found.ok_or_else(|| unknown("socket", wanted))?;
-        Ok(Response::new(pb::GetSocketResponse { socket: Some(socket(connection, &found)) }))
+        let of_channels = connections.iter().filter_map(|connection| Some((connection, connection.socket()?)));
+        let mut of_channels = of_channels.filter(|(_, socket)| socket.id == wanted);
+        let found = of_channels.next().map(|(connection, found)| socket(connection, &found));
+        let found = found.or_else(|| server_socket(wanted)).ok_or_else(|| unknown("socket", wanted))?;
+        Ok(Response::new(pb::GetSocketResponse { socket: Some(found) }))
     }
 
-    async fn get_servers(&self, _: Request<pb::GetServersRequest>) -> Result<Response<pb::GetServersResponse>, Status> {
-        Ok(Response::new(pb::GetServersResponse { server: Vec::new(), end: true }))
+    async fn get_servers(
+        &self,
+        request: Request<pb::GetServersRequest>,
+    ) -> Result<Response<pb::GetServersResponse>, Status> {
+        let pb::GetServersRequest { start_server_id, max_results } = request.into_inner();
+        let limit = limit(max_results)?;
+        let mut servers = ServerHandle::all();
+        servers.retain(|server| server.shared.node.counters.id >= start_server_id);
+        let end = servers.len() <= limit;
+        servers.truncate(limit);
+        let server = servers.iter().map(|server| server_view(server)).collect();
+        Ok(Response::new(pb::GetServersResponse { server, end }))
     }
 
     async fn get_server(
         &self,
         request: Request<pb::GetServerRequest>,
     ) -> Result<Response<pb::GetServerResponse>, Status> {
-        Err(unknown("server", request.into_inner().server_id))
+        let server = server(request.into_inner().server_id)?;
+        Ok(Response::new(pb::GetServerResponse { server: Some(server_view(&server)) }))
     }
 
     async fn get_server_sockets(
         &self,
         request: Request<pb::GetServerSocketsRequest>,
     ) -> Result<Response<pb::GetServerSocketsResponse>, Status> {
-        Err(unknown("server", request.into_inner().server_id))
+        let pb::GetServerSocketsRequest { server_id, start_socket_id, max_results } = request.into_inner();
+        let (server, limit) = (server(server_id)?, limit(max_results)?);
+        let mut sockets: Vec<_> = server.listeners.iter().flat_map(|listener| listener.node.sockets()).collect();
+        sockets.retain(|socket| socket.counters.id >= start_socket_id);
+        sockets.sort_by_key(|socket| socket.counters.id);
+        let end = sockets.len() <= limit;
+        sockets.truncate(limit);
+        let socket_ref = sockets.iter().map(|socket| accepted_ref(socket)).collect();
+        Ok(Response::new(pb::GetServerSocketsResponse { socket_ref, end }))
     }
 }
 
@@ -128,10 +146,77 @@ async fn top_channels() -> Vec<pb::Channel> {
     let mut channels = Vec::new();
     for status in Hub::statuses().await {
         channels.push(data_channel(&status));
-        channels.extend(xds_channels(&status));
+        channels.extend(xds_channels(&status.xds));
     }
     channels.sort_by_key(id);
     channels
+}
+
+/// How many an answer may have.
+fn limit(max_results: i64) -> Result<usize, Status> {
+    match usize::try_from(max_results) {
+        Ok(0) => Ok(PAGE),
+        Ok(limit) => Ok(limit),
+        Err(_) => Err(Status::invalid_argument(format!("max_results {max_results}: expected 0 or more"))),
+    }
+}
+
+fn server(id: i64) -> Result<Arc<ServerHandle>, Status> {
+    let mut servers = ServerHandle::all().into_iter();
+    servers.find(|server| server.shared.node.counters.id == id).ok_or_else(|| unknown("server", id))
+}
+
+/// The socket of a server with this id: a port, or a connection.
+fn server_socket(id: i64) -> Option<pb::Socket> {
+    let listeners = ServerHandle::all().into_iter().flat_map(|server| server.listeners.clone());
+    listeners.into_iter().find_map(|listener| {
+        if listener.node.id == id {
+            return Some(port(&listener));
+        }
+        listener.node.sockets().iter().find(|socket| socket.counters.id == id).map(|socket| accepted(socket))
+    })
+}
+
+fn server_view(server: &ServerHandle) -> pb::Server {
+    let node = &server.shared.node;
+    let calls = node.counters.calls();
+    let addresses: Vec<_> = server.listeners.iter().map(|listener| listener.address.to_string()).collect();
+    pb::Server {
+        r#ref: Some(pb::ServerRef { server_id: node.counters.id, name: addresses.join(", ") }),
+        data: Some(pb::ServerData {
+            trace: Some(trace(node)),
+            calls_started: calls.started,
+            calls_succeeded: calls.succeeded,
+            calls_failed: calls.failed,
+            last_call_started_timestamp: None,
+        }),
+        listen_socket: server.listeners.iter().map(|listener| port_ref(listener)).collect(),
+    }
+}
+
+/// The port that a server listens on.
+fn port(listener: &Listener) -> pb::Socket {
+    pb::Socket { r#ref: Some(port_ref(listener)), local: Some(address(listener.address)), ..Default::default() }
+}
+
+fn port_ref(listener: &Listener) -> pb::SocketRef {
+    pb::SocketRef { socket_id: listener.node.id, name: listener.address.to_string() }
+}
+
+/// A connection of a server.
+fn accepted(socket: &SocketNode) -> pb::Socket {
+    pb::Socket {
+        r#ref: Some(accepted_ref(socket)),
+        data: Some(socket_data(socket.counters.calls())),
+        local: Some(address(socket.local)),
+        remote: Some(address(socket.remote)),
+        security: socket.tls.as_deref().map(security),
+        remote_name: String::new(),
+    }
+}
+
+fn accepted_ref(socket: &SocketNode) -> pb::SocketRef {
+    pb::SocketRef { socket_id: socket.counters.id, name: socket.remote.to_string() }
 }
 
 /// What gRPC calls subchannels. Channels share them.
@@ -147,14 +232,14 @@ fn data_channel(status: &HubStatus) -> pb::Channel {
     };
     let channelz = &status.shared.channelz;
     pb::Channel {
-        r#ref: Some(pb::ChannelRef { channel_id: channelz.counters.id, name: status.target.to_string() }),
-        data: Some(data(&channelz.counters, &status.target, state, trace(channelz))),
+        r#ref: Some(pb::ChannelRef { channel_id: channelz.counters.id, name: status.xds.scope.to_string() }),
+        data: Some(data(&channelz.counters, &status.xds.scope, state, trace(channelz))),
         subchannel_ref: status.connections.iter().map(|connection| subchannel_ref(connection)).collect(),
         ..Default::default()
     }
 }
 
-fn xds_channels(status: &HubStatus) -> impl Iterator<Item = pb::Channel> {
+fn xds_channels(status: &XdsStatus) -> impl Iterator<Item = pb::Channel> {
     status.servers.iter().filter_map(|server| {
         let channelz: &ChannelzNode = status.server_nodes.get(&server.server)?;
         let state = match server.state {
@@ -163,7 +248,7 @@ fn xds_channels(status: &HubStatus) -> impl Iterator<Item = pb::Channel> {
             ServerState::Ready => State::Ready,
             ServerState::TransientFailure => State::TransientFailure,
         };
-        let name = format!("xDS server of {}", status.target);
+        let name = format!("xDS server of {}", status.scope);
         Some(pb::Channel {
             r#ref: Some(pb::ChannelRef { channel_id: channelz.counters.id, name }),
             data: Some(data(&channelz.counters, &server.server.server_uri, state, trace(channelz))),
@@ -200,16 +285,16 @@ fn socket(connection: &Connection, socket: &Socket) -> pb::Socket {
     let calls = connection.calls_on(socket);
     pb::Socket {
         r#ref: Some(socket_ref(connection, socket)),
-        data: Some(pb::SocketData {
-            streams_started: calls.started,
-            streams_succeeded: calls.succeeded,
-            streams_failed: calls.failed,
-        }),
+        data: Some(socket_data(calls)),
         local: socket.ends.local.map(address),
         remote: Some(address(connection.address())),
-        security: socket.ends.security.as_ref().map(security),
+        security: socket.ends.tls.as_deref().map(security),
         remote_name: String::new(),
     }
+}
+
+fn socket_data(calls: Calls) -> pb::SocketData {
+    pb::SocketData { streams_started: calls.started, streams_succeeded: calls.succeeded, streams_failed: calls.failed }
 }
 
 fn data(counters: &CallCounters, target: &str, state: State, trace: pb::ChannelTrace) -> pb::ChannelData {
@@ -259,11 +344,13 @@ fn address(address: SocketAddr) -> pb::Address {
     pb::Address { address: Some(pb::address::Address::TcpipAddress(tcp)) }
 }
 
-fn security(security: &Security) -> pb::Security {
-    let cipher_suite = security.cipher_suite.map(|name| pb::security::tls::CipherSuite::StandardName(name.to_owned()));
-    let remote_certificate = security.certificate.clone();
-    let tls =
-        pb::security::Tls { cipher_suite, local_certificate: security.local_certificate.clone(), remote_certificate };
+fn security(tls: &TlsInfo) -> pb::Security {
+    let cipher_suite = pb::security::tls::CipherSuite::StandardName(tls.cipher_suite().to_owned());
+    let tls = pb::security::Tls {
+        cipher_suite: Some(cipher_suite),
+        local_certificate: tls.local_certificate().unwrap_or_default().to_vec(),
+        remote_certificate: tls.certificate().unwrap_or_default().to_vec(),
+    };
     pb::Security { model: Some(pb::security::Model::Tls(tls)) }
 }
 

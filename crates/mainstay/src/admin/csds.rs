@@ -1,4 +1,4 @@
-//! CSDS: the resources of every channel, and how the xDS servers are doing.
+//! CSDS: the resources of every channel and server, and how the xDS servers are doing.
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
@@ -19,11 +19,13 @@ use mainstay_xds::client::{ErrorKind, ResourceState, ResourceStatus, ServerState
 use tonic::{Request, Response, Status};
 
 use crate::hub::Hub;
-use crate::shared::HubStatus;
+use crate::server::ServerHandle;
+use crate::xds_status::XdsStatus;
 
 /// Returns the client status discovery service (gRFC A40).
 ///
-/// It shows every resource that every channel of this process subscribes to, with its state, version, bytes and error.
+/// It shows every resource that every channel and every server of this process subscribes to, with its state, version, bytes
+/// and error. The `client_scope` of a channel is its target, and that of a server is `#server`.
 ///
 /// The node of each `ClientConfig` has two more metadata entries: `mainstay.sources` tells from which server each
 /// resource in use came, and `mainstay.servers` how each server is doing. Clients that do not know them ignore them.
@@ -70,24 +72,25 @@ async fn respond(request: &ClientStatusRequest) -> Result<ClientStatusResponse, 
         // C-59.
         return Err(Status::invalid_argument("node_matchers are not supported: leave the field empty"));
     }
-    let statuses = Hub::statuses().await;
+    let mut statuses: Vec<_> = Hub::statuses().await.into_iter().map(|status| status.xds).collect();
+    statuses.extend(ServerHandle::statuses().await);
     let with_contents = !request.exclude_resource_contents;
     let mut config: Vec<_> = statuses.iter().map(|status| client_config(status, with_contents)).collect();
     config.sort_by(|a, b| a.client_scope.cmp(&b.client_scope));
     Ok(ClientStatusResponse { config })
 }
 
-fn client_config(status: &HubStatus, with_contents: bool) -> ClientConfig {
+fn client_config(status: &XdsStatus, with_contents: bool) -> ClientConfig {
     ClientConfig {
         node: Some(node(status)),
         generic_xds_configs: status.resources.iter().map(|r| generic_config(r, status, with_contents)).collect(),
-        client_scope: status.target.to_string(),
+        client_scope: status.scope.to_string(),
         ..Default::default()
     }
 }
 
 /// The node as servers see it (B-24), with the sources of the resources added.
-fn node(status: &HubStatus) -> Node {
+fn node(status: &XdsStatus) -> Node {
     let mut node = status.node.clone();
     let sources = status.resources.iter().filter_map(|resource| {
         let server = &resource.value.as_ref()?.provenance.server.server_uri;
@@ -111,7 +114,7 @@ fn node(status: &HubStatus) -> Node {
     node
 }
 
-fn generic_config(resource: &ResourceStatus, status: &HubStatus, with_contents: bool) -> GenericXdsConfig {
+fn generic_config(resource: &ResourceStatus, status: &XdsStatus, with_contents: bool) -> GenericXdsConfig {
     let type_url = resource.resource.resource_type.type_url().to_owned();
     let value = resource.value.as_ref();
     GenericXdsConfig {
@@ -125,9 +128,10 @@ fn generic_config(resource: &ResourceStatus, status: &HubStatus, with_contents: 
         error_state: resource.error.as_ref().map(|error| UpdateFailureState {
             details: error.to_string(),
             last_update_attempt: Some(timestamp(error.at, status)),
-            version_info: match &error.kind {
-                ErrorKind::Rejected { version, .. } => version.to_string(),
-                _ => String::new(),
+            version_info: if let ErrorKind::Rejected { version, .. } = &error.kind {
+                version.to_string()
+            } else {
+                String::new()
             },
             ..Default::default()
         }),
@@ -148,7 +152,7 @@ fn client_status(state: ResourceState) -> ClientResourceStatus {
 }
 
 /// The core's time on the wall clock.
-fn timestamp(at: Time, status: &HubStatus) -> Timestamp {
+fn timestamp(at: Time, status: &XdsStatus) -> Timestamp {
     let since_epoch = (SystemTime::now().duration_since(SystemTime::UNIX_EPOCH))
         .unwrap_or(Duration::ZERO)
         .saturating_sub(status.now.since(at));

@@ -54,6 +54,11 @@ impl SpiffeBundleMap {
         Ok(Self(domains))
     }
 
+    /// Every trust domain with its roots.
+    pub(crate) fn domains(&self) -> impl Iterator<Item = (&str, &Arc<RootCertStore>)> {
+        self.0.iter().map(|(domain, roots)| (&**domain, roots))
+    }
+
     /// The roots of a trust domain.
     pub(crate) fn roots(&self, trust_domain: &str) -> Option<&RootCertStore> {
         self.0.get(trust_domain).map(|roots| &**roots)

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use mainstay_lb::identity::SubjectAltNames;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
+use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::AttributeTypeAndValue;
 
 /// Why a certificate is refused that its issuer vouches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +49,37 @@ pub(crate) fn check_svid(der: &[u8]) -> Result<(), LeafError> {
         Ok(_) => Ok(()),
         Err(_) => Err(LeafError::Unreadable),
     }
+}
+
+/// The subject of a certificate, as RFC 2253 writes it: the most specific part first.
+pub(crate) fn subject_of(der: &[u8]) -> Result<String, LeafError> {
+    let certificate = read(der)?;
+    let mut parts = Vec::new();
+    for part in certificate.subject().iter_rdn() {
+        let attributes: Vec<_> = part.iter().map(attribute).collect();
+        parts.push(attributes.join("+"));
+    }
+    parts.reverse();
+    Ok(parts.join(","))
+}
+
+fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
+    let known = oid2abbrev(attribute.attr_type(), oid_registry());
+    let key = known.map_or_else(|_| attribute.attr_type().to_id_string(), str::to_owned);
+    let Ok(text) = attribute.as_str() else {
+        let hex: Vec<_> = attribute.as_slice().iter().map(|byte| format!("{byte:02x}")).collect();
+        return format!("{key}=#{}", hex.concat());
+    };
+    let mut value = String::with_capacity(text.len());
+    for (at, character) in text.char_indices() {
+        let at_an_end = at == 0 || at + 1 == text.len();
+        let is_special = matches!(character, ',' | '+' | '"' | '\\' | '<' | '>' | ';');
+        if is_special || (character == ' ' && at_an_end) || (character == '#' && at == 0) {
+            value.push('\\');
+        }
+        value.push(character);
+    }
+    format!("{key}={value}")
 }
 
 /// When a certificate ends, in seconds since 1970.

@@ -10,9 +10,10 @@ use mainstay_xds::client::Report;
 
 use super::Event;
 
-/// The events of a channel, from [`Channel::events`](crate::Channel::events). They end with the channel.
+/// The events of a channel or of a server, from [`Channel::events`](crate::Channel::events) or
+/// [`Running::events`](crate::Running::events). They end with it.
 ///
-/// A listener that falls more than 256 events behind loses the oldest. It never holds up the channel or other
+/// A listener that falls more than 256 events behind loses the oldest. It never holds up the channel, the server or other
 /// listeners.
 pub struct Events(Arc<Inbox>);
 
@@ -30,16 +31,23 @@ type Inbox = Mutex<Unseen>;
 
 #[derive(Default)]
 struct Unseen {
-    /// They become [`Event`]s when they are read: most never are.
-    reports: VecDeque<Arc<Report>>,
+    news: VecDeque<News>,
     closed: bool,
     waker: Option<Waker>,
+}
+
+/// Something that happened.
+#[derive(Clone)]
+enum News {
+    /// Becomes an [`Event`] when it is read: most never are.
+    Report(Arc<Report>),
+    Event(Event),
 }
 
 // === impl Events ===
 
 impl Events {
-    /// Waits for the next event. Returns `None` when the channel is closed.
+    /// Waits for the next event. Returns `None` when the channel is closed or the server has ended.
     pub async fn next(&mut self) -> Option<Event> {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
@@ -50,8 +58,9 @@ impl Stream for Events {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         let mut unseen = lock(&self.0);
-        match unseen.reports.pop_front() {
-            Some(report) => Poll::Ready(Some(Event::of(&report))),
+        match unseen.news.pop_front() {
+            Some(News::Report(report)) => Poll::Ready(Some(Event::of(&report))),
+            Some(News::Event(event)) => Poll::Ready(Some(event)),
             None if unseen.closed => Poll::Ready(None),
             None => {
                 unseen.waker = Some(cx.waker().clone());
@@ -76,12 +85,20 @@ impl EventSource {
     }
 
     pub(crate) fn send(&self, report: Report) {
-        let report = Arc::new(report);
+        self.tell(&News::Report(Arc::new(report)));
+    }
+
+    /// Tells of something that the client does not report.
+    pub(crate) fn send_event(&self, event: Event) {
+        self.tell(&News::Event(event));
+    }
+
+    fn tell(&self, news: &News) {
         self.tell_all(|unseen| {
-            if unseen.reports.len() == CAPACITY {
-                unseen.reports.pop_front();
+            if unseen.news.len() == CAPACITY {
+                unseen.news.pop_front();
             }
-            unseen.reports.push_back(Arc::clone(&report));
+            unseen.news.push_back(news.clone());
         });
     }
 

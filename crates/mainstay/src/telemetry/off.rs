@@ -33,6 +33,15 @@ pub(crate) struct CallObserver;
 #[derive(Debug, Default)]
 pub(crate) struct SentObserver;
 
+#[derive(Debug)]
+pub(crate) struct ServerObserver;
+
+#[derive(Debug)]
+pub(crate) struct ServerCallObserver;
+
+#[derive(Clone, Debug)]
+pub(crate) struct ReceivedObserver;
+
 impl SubchannelObserver {
     pub(crate) fn note(&mut self, _: &Connectivity, _lost: Option<Disconnect>) {}
 }
@@ -91,4 +100,28 @@ impl CallObserver {
 
 impl SentObserver {
     pub(crate) fn send(&self, _: &[u8]) {}
+}
+
+impl ServerObserver {
+    pub(crate) fn new(_: Option<&Telemetry>) -> Self {
+        Self
+    }
+
+    pub(crate) fn begin(&self, _path: &str, _known: bool) -> ServerCallObserver {
+        ServerCallObserver
+    }
+}
+
+impl ServerCallObserver {
+    pub(crate) fn received(&self) -> Option<ReceivedObserver> {
+        None
+    }
+
+    pub(crate) fn send(&mut self, _: &[u8]) {}
+
+    pub(crate) fn end(&mut self, _: Code) {}
+}
+
+impl ReceivedObserver {
+    pub(crate) fn receive(&self, _: &[u8]) {}
 }

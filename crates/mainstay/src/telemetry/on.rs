@@ -2,6 +2,7 @@
 
 pub(crate) use calls::{CallObserver, ChannelObserver, SentObserver};
 pub(crate) use policies::LbObserver;
+pub(crate) use server_calls::{ReceivedObserver, ServerCallObserver, ServerObserver};
 pub(crate) use subchannels::SubchannelObserver;
 pub(crate) use xds::XdsObserver;
 
@@ -13,6 +14,7 @@ mod instruments;
 mod messages;
 mod policies;
 mod registry;
+mod server_calls;
 mod subchannels;
 mod traces;
 mod xds;

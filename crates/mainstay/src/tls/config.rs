@@ -1,21 +1,30 @@
 //! What every TLS configuration begins with.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use rustls::{ClientConfig, RootCertStore};
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::certificates::CertificateError;
+use crate::process::SYSTEM_ROOTS;
 
 /// Everything but whom to trust and what to present.
 pub(crate) fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
+    ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()
+}
+
+/// The same on the other side.
+pub(crate) fn server_builder() -> Result<rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier>, rustls::Error> {
+    ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()
+}
+
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
 }
 
 /// The system's roots, looked for once. Reads files: not on a runtime's thread.
 pub(crate) fn system_roots() -> Result<Arc<RootCertStore>, CertificateError> {
-    static FOUND: OnceLock<Arc<RootCertStore>> = OnceLock::new();
-    if let Some(roots) = FOUND.get() {
+    if let Some(roots) = SYSTEM_ROOTS.get() {
         return Ok(roots.clone());
     }
     let found = rustls_native_certs::load_native_certs();
@@ -25,5 +34,5 @@ pub(crate) fn system_roots() -> Result<Arc<RootCertStore>, CertificateError> {
         let causes: Vec<_> = found.errors.iter().map(ToString::to_string).collect();
         return Err(CertificateError::SystemRoots(causes.join("; ")));
     }
-    Ok(FOUND.get_or_init(|| Arc::new(roots)).clone())
+    Ok(SYSTEM_ROOTS.get_or_init(|| Arc::new(roots)).clone())
 }

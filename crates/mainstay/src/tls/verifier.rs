@@ -24,9 +24,9 @@ pub(crate) struct PeerVerifier {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// Why a server that has a certificate is refused.
+/// Why somebody who has a certificate is refused.
 #[derive(Clone, Debug, thiserror::Error)]
-enum Refused {
+pub(super) enum Refused {
     #[error("the certificate {0}")]
     Leaf(LeafError),
     #[error("the certificate {0}")]
@@ -117,7 +117,7 @@ impl ServerCertVerifier for PeerVerifier {
     }
 }
 
-fn refuse(refused: Refused) -> Error {
+pub(super) fn refuse(refused: Refused) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(refused))))
 }
 

@@ -26,6 +26,7 @@ mod relay;
 mod retry;
 mod runtimes;
 mod security;
+mod server;
 mod session_affinity;
 #[cfg(feature = "opentelemetry")]
 mod telemetry;

@@ -22,13 +22,24 @@ pub(crate) struct Issued {
 
 impl Authority {
     pub(crate) fn new() -> Self {
+        let (params, key) = Self::params();
+        Self(CertifiedIssuer::self_signed(params, key).unwrap())
+    }
+
+    /// One that this one vouches for.
+    pub(crate) fn below(&self) -> Self {
+        let (params, key) = Self::params();
+        Self(CertifiedIssuer::signed_by(params, key, &self.0).unwrap())
+    }
+
+    fn params() -> (CertificateParams, KeyPair) {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         // Each has a name of its own, so that none is taken for another.
         let name = format!("authority {:x?}", &key.public_key_raw()[1..9]);
         params.distinguished_name.push(DnType::CommonName, name);
-        Self(CertifiedIssuer::self_signed(params, key).unwrap())
+        (params, key)
     }
 
     pub(crate) fn pem(&self) -> String {
@@ -94,6 +105,17 @@ impl Authority {
         Self::finish(builder.with_no_client_auth(), issued)
     }
 
+    /// A server with this certificate that demands one of ours, in one version of TLS.
+    pub(crate) fn serve_mtls(
+        &self,
+        issued: Issued,
+        version: &'static rustls::SupportedProtocolVersion,
+    ) -> rustls::ServerConfig {
+        let builder = rustls::ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[version]);
+        let verifier = WebPkiClientVerifier::builder_with_provider(self.roots(), provider());
+        Self::finish(builder.unwrap().with_client_cert_verifier(verifier.build().unwrap()), issued)
+    }
+
     fn finish(
         builder: rustls::ConfigBuilder<rustls::ServerConfig, rustls::server::WantsServerCert>,
         issued: Issued,
@@ -135,6 +157,14 @@ impl Files {
 
     pub(crate) fn write(&self, name: &str, content: &str) {
         std::fs::write(self.path(name), content).unwrap();
+    }
+
+    /// Replaces both as a program does that renews them: each at once, one after the other.
+    pub(crate) fn replace_identity(&self, issued: &Issued) {
+        for (name, content) in [("cert.pem", &issued.certificate_pem), ("key.pem", &issued.key_pem)] {
+            self.write("new.pem", content);
+            std::fs::rename(self.path("new.pem"), self.path(name)).unwrap();
+        }
     }
 
     pub(crate) fn write_identity(&self, issued: &Issued) {

@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 use envoy_types::pb::envoy::r#type::matcher::v3::StringMatcher;
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use envoy_types::util::pack_any;
-use mainstay::bootstrap::{Bootstrap, FileWatcherConfig, Node, ServerConfig};
+use mainstay::bootstrap::{Bootstrap, CertificateFiles, Node, ServerConfig};
 use mainstay::certificates::{CertificateError, CertificateProvider, Certificates, Identity, Trust};
 use mainstay::{Channel, ChannelBuilder, Credentials};
 use mainstay_control_plane::{Server, SnapshotBuilder, resources};
@@ -26,6 +26,11 @@ use tonic::transport::Certificate;
 use crate::common::{Client, backends, call, call_within, control_plane, in_time, until_answered_by};
 use crate::no_downgrade::with_cluster;
 use crate::pki::{Authority, Files, Issued};
+
+mod downgrade;
+mod facts;
+mod rotation;
+mod terminator;
 
 /// A29: both sides prove who they are.
 #[tokio::test]
@@ -45,10 +50,18 @@ async fn whatever_is_wrong_with_a_server_fails_the_connection() {
     let mut early = CertificateParams::new(vec!["service".to_owned()]).unwrap();
     early.not_before = rcgen::date_time_ymd(2999, 1, 1);
     let nameless = CertificateParams::default();
+    let mut for_clients = CertificateParams::new(vec!["service".to_owned()]).unwrap();
+    for_clients.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
     for (what, issued, expected) in [
         ("an expired certificate", pki.ca.issue_as(expired), "expired"),
         ("one that is not valid yet", pki.ca.issue_as(early), "not valid yet"),
         ("one of another authority", Authority::new().issue("service"), "UnknownIssuer"),
+        ("one whose issuer is not shown", pki.ca.below().issue("service"), "UnknownIssuer"),
+        (
+            "one that is for clients only",
+            pki.ca.issue_as(for_clients),
+            "does not allow extended key usage for server authentication",
+        ),
         (
             "another name",
             pki.ca.issue("other"),
@@ -65,6 +78,57 @@ async fn whatever_is_wrong_with_a_server_fails_the_connection() {
         assert!(status.message().contains(&text) && status.message().contains(expected), "{what}: {status}");
         assert_eq!(backend.requests(), 0, "{what}");
     }
+}
+
+/// TL-4: the way to the root may lead over authorities that the server shows.
+#[tokio::test]
+async fn an_authority_in_between_is_followed() {
+    let pki = Pki::new();
+    let between = pki.ca.below();
+    let mut issued = between.issue("service");
+    issued.certificate_pem.push_str(&between.pem());
+    let backend = pki.backend("one", &issued, true).await;
+    let server = control_plane(secured(&backend, mtls(&["service"]))).await;
+    assert_eq!(call(&mut pki.client(&server)).await.unwrap(), "one");
+}
+
+/// TL-10: an empty map is a good one, and vouches for nobody.
+#[tokio::test]
+async fn an_empty_bundle_map_refuses_everyone() {
+    let pki = Pki::new();
+    pki.files.write("bundles.json", r#"{"trust_domains": {}}"#);
+    let backend = pki.backend("one", &pki.ca.issue_to_workload(&["spiffe://example.com/shop"]), true).await;
+    let server = control_plane(secured(&backend, mtls(&[]))).await;
+    let watched = pki.file_watcher().with_spiffe_trust_bundle_map_file(pki.files.path("bundles.json"));
+    let status = call(&mut Client::new(pki.builder_with(&server, watched).build().unwrap())).await.unwrap_err();
+    assert!(status.message().contains("trust domain \"example.com\"") && backend.requests() == 0, "{status}");
+}
+
+/// TL-3: who is asked for other things is another one, at whatever address.
+#[tokio::test]
+async fn clusters_that_ask_for_other_things_share_no_connection() {
+    let pki = Pki::new();
+    let backend = pki.backend("one", &pki.ca.issue("service"), true).await;
+    let serving = |context| control_plane(secured(&backend, context));
+    let servers = [serving(mtls(&["service"])).await, serving(mtls(&["service"])).await, serving(mtls(&[])).await];
+    // One channel each: connections are shared by all channels of the process.
+    let [mut one, mut same] = [&servers[0], &servers[1]].map(|server| pki.client(server));
+    assert_eq!(call(&mut one).await.unwrap(), "one");
+    assert_eq!(call(&mut same).await.unwrap(), "one");
+    assert_eq!(backend.open_connections(), 1, "equal contexts, with certificates from the same place");
+    let mut other = pki.client(&servers[2]);
+    assert_eq!(call(&mut other).await.unwrap(), "one");
+    assert_eq!(
+        backend.open_connections(),
+        2,
+        "one that wants any name must not lend its connection to one that does not"
+    );
+    let elsewhere = Pki { files: Files::new(), ca: pki.ca };
+    elsewhere.files.write("ca.pem", &elsewhere.ca.pem());
+    elsewhere.files.write_identity(&elsewhere.ca.issue("client"));
+    let mut somebody_else = elsewhere.client(&servers[0]);
+    assert_eq!(call(&mut somebody_else).await.unwrap(), "one");
+    assert_eq!(backend.open_connections(), 3, "nor one that is somebody else");
 }
 
 /// A29: a server that asks for a certificate gets the one that the cluster speaks of, or none.
@@ -87,6 +151,17 @@ async fn a_server_in_plaintext_is_not_spoken_to_in_plaintext() {
     let server = control_plane(secured(&backend, mtls(&[]))).await;
     let status = call(&mut pki.client(&server)).await.unwrap_err();
     assert!(status.code() == Code::Unavailable && backend.requests() == 0, "{status}");
+}
+
+/// And the other way around: plaintext that meets TLS is refused by the server, and says so.
+#[tokio::test]
+async fn plaintext_to_a_server_with_tls_fails() {
+    let pki = Pki::new();
+    let backend = pki.backend("one", &pki.ca.issue("service"), false).await;
+    let server = control_plane(crate::common::service(&[&backend])).await;
+    let status = call(&mut crate::common::client(&[&server])).await.unwrap_err();
+    assert!(status.code() == Code::Unavailable && backend.requests() == 0, "{status}");
+    assert!(status.message().contains(&backend.addr().to_string()), "{status}");
 }
 
 /// TL-11: HTTP/2 must be agreed on.
@@ -280,7 +355,7 @@ async fn the_application_may_provide_certificates() {
     let pki = Pki::new();
     let backend = pki.backend("one", &pki.ca.issue("service"), true).await;
     let server = control_plane(secured(&backend, mtls(&["service"]))).await;
-    let provider = Arc::new(Provided(watch::Sender::new(None)));
+    let provider = Arc::new(Provided(watch::Sender::new(Err(CertificateError::Pending))));
     let bootstrap =
         Bootstrap::builder().node(Node::new("provided")).server(ServerConfig::insecure(server.addr().to_string()));
     let channel = Channel::builder("xds:///service")
@@ -295,7 +370,7 @@ async fn the_application_may_provide_certificates() {
     let issued = pki.ca.issue("client");
     let identity = Identity::from_pem(issued.certificate_pem.as_bytes(), issued.key_pem.as_bytes()).unwrap();
     let trust = Trust::from_pem(pki.ca.pem().as_bytes()).unwrap();
-    provider.0.send_replace(Some(Certificates::new(Some(identity), Some(trust))));
+    drop(provider.0.send_replace(Ok(Certificates::new(Some(identity), Some(trust)))));
     assert_eq!(call(&mut client).await.unwrap(), "one");
 }
 
@@ -320,11 +395,11 @@ async fn credentials_are_made_of_pem() {
 }
 
 /// Certificates that are there when they are there.
-struct Provided(watch::Sender<Option<Certificates>>);
+struct Provided(watch::Sender<Result<Certificates, CertificateError>>);
 
 impl CertificateProvider for Provided {
     fn certificates(&self) -> Result<Certificates, CertificateError> {
-        self.0.borrow().clone().ok_or(CertificateError::Pending)
+        self.0.borrow().clone()
     }
 
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
@@ -349,8 +424,8 @@ impl Pki {
         Self { ca, files }
     }
 
-    fn file_watcher(&self) -> FileWatcherConfig {
-        FileWatcherConfig::default()
+    fn file_watcher(&self) -> CertificateFiles {
+        CertificateFiles::default()
             .with_identity(self.files.path("cert.pem"), self.files.path("key.pem"))
             .with_ca_certificate_file(self.files.path("ca.pem"))
     }
@@ -359,7 +434,7 @@ impl Pki {
         self.builder_with(server, self.file_watcher())
     }
 
-    fn builder_with(&self, server: &Server, watched: FileWatcherConfig) -> ChannelBuilder {
+    fn builder_with(&self, server: &Server, watched: CertificateFiles) -> ChannelBuilder {
         let bootstrap = Bootstrap::builder()
             .node(Node::new("secure"))
             .server(ServerConfig::insecure(server.addr().to_string()))

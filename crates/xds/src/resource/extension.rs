@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use envoy_types::pb::google::protobuf::Any;
+use envoy_types::pb::google::protobuf::{Any, Struct};
 use prost::{Message, Name};
 
 use super::fields;
@@ -20,8 +20,8 @@ pub(crate) struct Extension<'a> {
 enum Body<'a> {
     /// As the message.
     Message(&'a [u8]),
-    /// As a `TypedStruct`: JSON that claims to be the message.
-    Struct,
+    /// As a `TypedStruct`, whose bytes these are: JSON that claims to be the message.
+    Struct(&'a [u8]),
 }
 
 impl<'a> Extension<'a> {
@@ -39,12 +39,32 @@ impl<'a> Extension<'a> {
             }
         };
         let type_name = faults.field("value", |f| fields::any_type(&inner, f).map(str::to_owned))?;
-        Some(Self { type_name: Cow::Owned(type_name), body: Body::Struct })
+        Some(Self { type_name: Cow::Owned(type_name), body: Body::Struct(&any.value) })
     }
 
     /// Full name of the message type.
     pub(crate) fn type_name(&self) -> &str {
         &self.type_name
+    }
+
+    /// Whether it came as JSON.
+    pub(crate) fn is_struct(&self) -> bool {
+        matches!(self.body, Body::Struct(_))
+    }
+
+    /// The JSON object of a `TypedStruct`; `None` if it cannot be read, or came as a message.
+    pub(crate) fn object(&self, faults: &mut Faults) -> Option<Struct> {
+        let Body::Struct(bytes) = self.body else {
+            faults.add("must be a TypedStruct");
+            return None;
+        };
+        match TypedStructValue::decode(bytes) {
+            Ok(inner) => Some(inner.value.unwrap_or_default()),
+            Err(error) => {
+                faults.field("value", |f| f.add(format!("is not a TypedStruct: {error}")));
+                None
+            }
+        }
     }
 
     /// Decodes the config as the message `M`; a `TypedStruct` cannot be one.
@@ -63,12 +83,19 @@ impl<'a> Extension<'a> {
     }
 }
 
-/// `xds.type.v3.TypedStruct` and `udpa.type.v1.TypedStruct`, without the struct: nobody here reads it.
+/// `xds.type.v3.TypedStruct` and `udpa.type.v1.TypedStruct`, without the struct: most types are known by it or unknown.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TypedStruct {
     /// The type that the struct claims to be.
     #[prost(string, tag = "1")]
     pub(crate) type_url: String,
+}
+
+/// The same messages, without the type.
+#[derive(Clone, PartialEq, Message)]
+struct TypedStructValue {
+    #[prost(message, optional, tag = "2")]
+    value: Option<Struct>,
 }
 
 /// The message types that wrap another type.

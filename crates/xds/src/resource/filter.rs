@@ -11,17 +11,22 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_filter::ConfigType;
 use envoy_types::pb::google::protobuf::Any;
 
+use super::ParseContext;
 use super::extension::Extension;
 use super::fields::excerpt;
 use crate::invalid::Faults;
 
 mod fault;
+mod rbac;
 mod router;
 mod stateful_session;
 #[cfg(test)]
 mod tests;
 
 pub use fault::{AbortStatus, DelayTime, Fault, FaultAbort, FaultDelay, FaultShare};
+pub use rbac::{
+    AuditCondition, AuditLoggerConfig, AuditOptions, HeaderRule, HeaderSource, Policy, Rbac, RbacAction, Rule,
+};
 pub use stateful_session::SessionCookie;
 
 /// One entry of a filter chain.
@@ -45,6 +50,8 @@ pub enum FilterConfig {
     /// `envoy.extensions.filters.http.stateful_session.v3.StatefulSession`: sends the RPCs of a session to one endpoint.
     /// Does nothing without a cookie.
     StatefulSession(Option<Arc<SessionCookie>>),
+    /// `envoy.extensions.filters.http.rbac.v3.RBAC`: refuses RPCs. Refuses none without rules.
+    Rbac(Option<Arc<Rbac>>),
 }
 
 /// Overrides by filter instance name, on a virtual host, route or weighted cluster.
@@ -59,6 +66,8 @@ pub enum FilterOverride {
     Fault(Arc<Fault>),
     /// Another cookie, or none.
     StatefulSession(Option<Arc<SessionCookie>>),
+    /// Other rules, or none.
+    Rbac(Option<Arc<Rbac>>),
 }
 
 impl HttpFilter {
@@ -74,9 +83,11 @@ impl HttpFilter {
             (FilterConfig::StatefulSession(_), Some(FilterOverride::StatefulSession(cookie))) => {
                 Some(FilterConfig::StatefulSession(cookie.clone()))
             }
-            (_, None | Some(FilterOverride::Fault(_) | FilterOverride::StatefulSession(_))) => {
-                (!self.disabled).then(|| self.config.clone())
-            }
+            (FilterConfig::Rbac(_), Some(FilterOverride::Rbac(rbac))) => Some(FilterConfig::Rbac(rbac.clone())),
+            (
+                _,
+                None | Some(FilterOverride::Fault(_) | FilterOverride::StatefulSession(_) | FilterOverride::Rbac(_)),
+            ) => (!self.disabled).then(|| self.config.clone()),
         }
     }
 }
@@ -101,30 +112,37 @@ struct FilterType {
     /// Whether it answers the request, so that nothing can come after it.
     terminal: bool,
     /// Checks its config.
-    parse: fn(&Extension<'_>, &mut Faults) -> Option<FilterConfig>,
+    parse: fn(&Extension<'_>, ParseContext<'_>, &mut Faults) -> Option<FilterConfig>,
     /// Message type of its overrides, and how they are checked.
     overrides: Option<(&'static str, OverrideParser)>,
 }
 
-type OverrideParser = fn(&Extension<'_>, &mut Faults) -> Option<FilterOverride>;
+type OverrideParser = fn(&Extension<'_>, ParseContext<'_>, &mut Faults) -> Option<FilterOverride>;
 
 /// Every filter we know.
-static REGISTRY: &[&FilterType] = &[&fault::FAULT, &stateful_session::STATEFUL_SESSION, &router::ROUTER];
+static REGISTRY: &[&FilterType] = &[&fault::FAULT, &stateful_session::STATEFUL_SESSION, &rbac::RBAC, &router::ROUTER];
 
 /// Checks `http_filters`; `faults` is at that field.
-pub(crate) fn chain(pb: &[pb::HttpFilter], side: Side, faults: &mut Faults) -> Vec<HttpFilter> {
-    chain_of(REGISTRY, pb, side, faults)
+pub(crate) fn chain(pb: &[pb::HttpFilter], side: Side, cx: ParseContext<'_>, faults: &mut Faults) -> Vec<HttpFilter> {
+    chain_of(REGISTRY, pb, side, cx, faults)
 }
 
 /// Checks `typed_per_filter_config` of a virtual host, route or weighted cluster; `faults` is at that field.
 pub(crate) fn overrides<'a>(
     pb: impl IntoIterator<Item = (&'a String, &'a Any)>,
+    cx: ParseContext<'_>,
     faults: &mut Faults,
 ) -> FilterOverrides {
-    overrides_of(REGISTRY, pb, faults)
+    overrides_of(REGISTRY, pb, cx, faults)
 }
 
-fn chain_of(registry: &[&FilterType], pb: &[pb::HttpFilter], side: Side, faults: &mut Faults) -> Vec<HttpFilter> {
+fn chain_of(
+    registry: &[&FilterType],
+    pb: &[pb::HttpFilter],
+    side: Side,
+    cx: ParseContext<'_>,
+    faults: &mut Faults,
+) -> Vec<HttpFilter> {
     let faults_before = faults.count();
     let mut names = BTreeSet::new();
     let mut chain = Vec::new();
@@ -136,7 +154,7 @@ fn chain_of(registry: &[&FilterType], pb: &[pb::HttpFilter], side: Side, faults:
             } else if !names.insert(pb.name.as_str()) {
                 f.field("name", |f| f.add(format!("{} is in the chain twice", excerpt(&pb.name))));
             }
-            let Some((filter_type, config)) = filter(registry, pb, side, f) else { return };
+            let Some((filter_type, config)) = filter(registry, pb, side, cx, f) else { return };
             if last_is_terminal {
                 f.add("comes after a terminal filter: that one must be the last");
             }
@@ -160,6 +178,7 @@ fn filter<'r>(
     registry: &[&'r FilterType],
     pb: &pb::HttpFilter,
     side: Side,
+    cx: ParseContext<'_>,
     faults: &mut Faults,
 ) -> Option<(&'r FilterType, FilterConfig)> {
     let Some(ConfigType::TypedConfig(any)) = &pb.config_type else {
@@ -176,7 +195,7 @@ fn filter<'r>(
         });
         let for_overrides = |t: &&FilterType| t.overrides.is_some_and(|(override_type, _)| override_type == type_name);
         match usable {
-            Some(filter_type) => Some((*filter_type, (filter_type.parse)(&extension, f)?)),
+            Some(filter_type) => Some((*filter_type, (filter_type.parse)(&extension, cx, f)?)),
             None if known.is_none() && registry.iter().any(for_overrides) => {
                 f.add(format!("{type_name} is for overrides only"));
                 None
@@ -199,6 +218,7 @@ fn filter<'r>(
 fn overrides_of<'a>(
     registry: &[&FilterType],
     pb: impl IntoIterator<Item = (&'a String, &'a Any)>,
+    cx: ParseContext<'_>,
     faults: &mut Faults,
 ) -> FilterOverrides {
     // The map of the message has a random order; faults must not.
@@ -209,7 +229,7 @@ fn overrides_of<'a>(
             if name.is_empty() {
                 f.add("the name of a filter must not be empty");
             }
-            if let Some(config) = filter_override(registry, any, f) {
+            if let Some(config) = filter_override(registry, any, cx, f) {
                 overrides.insert(name.clone(), config);
             }
         });
@@ -218,16 +238,21 @@ fn overrides_of<'a>(
 }
 
 /// One override; `None` if it has faults or no effect.
-fn filter_override(registry: &[&FilterType], any: &Any, faults: &mut Faults) -> Option<FilterOverride> {
+fn filter_override(
+    registry: &[&FilterType],
+    any: &Any,
+    cx: ParseContext<'_>,
+    faults: &mut Faults,
+) -> Option<FilterOverride> {
     let extension = Extension::parse(any, faults)?;
     if extension.type_name() != "envoy.config.route.v3.FilterConfig" {
-        return typed_override(registry, &extension, false, faults);
+        return typed_override(registry, &extension, false, cx, faults);
     }
     let wrapper = extension.message::<pb_route::FilterConfig>(faults)?;
     let config = wrapper.config.as_ref().map(|any| {
         faults.field("config", |f| {
             let extension = Extension::parse(any, f)?;
-            typed_override(registry, &extension, wrapper.is_optional, f)
+            typed_override(registry, &extension, wrapper.is_optional, cx, f)
         })
     });
     match config {
@@ -244,12 +269,13 @@ fn typed_override(
     registry: &[&FilterType],
     extension: &Extension<'_>,
     is_optional: bool,
+    cx: ParseContext<'_>,
     faults: &mut Faults,
 ) -> Option<FilterOverride> {
     let type_name = extension.type_name();
     let mut parsers = registry.iter().filter_map(|t| t.overrides);
     if let Some((_, parse)) = parsers.find(|(override_type, _)| *override_type == type_name) {
-        return parse(extension, faults);
+        return parse(extension, cx, faults);
     }
     if registry.iter().any(|t| t.config_type == type_name) {
         faults.add(format!("{type_name} cannot be overridden"));

@@ -139,6 +139,25 @@ impl StringMatcher {
             Self::Regex(regex) => regex.is_match(text),
         }
     }
+
+    /// Whether `text` matches, byte by byte and without taking memory. To a pattern, what is not UTF-8 is U+FFFD.
+    pub fn matches_bytes(&self, text: &[u8]) -> bool {
+        match self {
+            Self::Exact { value, ignore_case } => same(text, value.as_bytes(), *ignore_case),
+            Self::Prefix { value, ignore_case } => {
+                text.get(..value.len()).is_some_and(|start| same(start, value.as_bytes(), *ignore_case))
+            }
+            Self::Suffix { value, ignore_case } => {
+                let start = text.len().checked_sub(value.len());
+                start.is_some_and(|start| same(&text[start..], value.as_bytes(), *ignore_case))
+            }
+            Self::Contains { value, ignore_case } => {
+                // Windows must not be empty; every text contains nothing.
+                value.is_empty() || text.windows(value.len()).any(|part| same(part, value.as_bytes(), *ignore_case))
+            }
+            Self::Regex(regex) => regex.is_match(&String::from_utf8_lossy(text)),
+        }
+    }
 }
 
 // === impl HeaderMatcher ===
@@ -159,6 +178,20 @@ impl HeaderMatcher {
             (HeaderMatch::String(matcher), Some(value)) => matcher.matches(value),
             (HeaderMatch::Range { start, end }, Some(value)) => {
                 value.parse::<i64>().is_ok_and(|number| (*start..*end).contains(&number))
+            }
+        };
+        matched != self.invert
+    }
+
+    /// The same for a value that may be any bytes.
+    pub fn matches_bytes(&self, value: Option<&[u8]>) -> bool {
+        let matched = match (&self.kind, value) {
+            (HeaderMatch::Present(wanted), value) => value.is_some() == *wanted,
+            (_, None) => return false,
+            (HeaderMatch::String(matcher), Some(value)) => matcher.matches_bytes(value),
+            (HeaderMatch::Range { start, end }, Some(value)) => {
+                let number = std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok());
+                number.is_some_and(|number| (*start..*end).contains(&number))
             }
         };
         matched != self.invert

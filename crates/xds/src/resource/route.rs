@@ -143,7 +143,8 @@ impl VirtualHost {
         let retry = retry.and_then(|pb| faults.field("retry_policy", |f| RetryPolicy::parse(pb, f))).map(Arc::new);
         let scope = Scope { cx, plugins, retry: retry.as_ref() };
         let routes = faults.field("routes", |f| each(&pb.routes, f, |pb, f| Route::parse(pb, scope, f)));
-        let overrides = faults.field("typed_per_filter_config", |f| filter::overrides(&pb.typed_per_filter_config, f));
+        let overrides =
+            faults.field("typed_per_filter_config", |f| filter::overrides(&pb.typed_per_filter_config, cx, f));
         Self { name: pb.name.clone(), domains, routes, overrides }
     }
 
@@ -169,7 +170,8 @@ impl VirtualHost {
 impl Route {
     /// Checks a Route; `None` if it has faults or is ignored.
     fn parse(pb: &pb::Route, scope: Scope<'_>, faults: &mut Faults) -> Option<Self> {
-        let overrides = faults.field("typed_per_filter_config", |f| filter::overrides(&pb.typed_per_filter_config, f));
+        let overrides =
+            faults.field("typed_per_filter_config", |f| filter::overrides(&pb.typed_per_filter_config, scope.cx, f));
         let matcher = faults.field("match", |f| match &pb.r#match {
             Some(pb) => RouteMatch::parse(pb, f),
             None => {

@@ -346,15 +346,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// As gRPC spells it.
-fn name(code: Code) -> &'static str {
+pub(super) fn name(code: Code) -> &'static str {
     code::of_tonic(code).name()
 }
 
-const METHOD: &str = "grpc.method";
-const STATUS: &str = "grpc.status";
+pub(super) const METHOD: &str = "grpc.method";
+pub(super) const STATUS: &str = "grpc.status";
 
-/// The method of RPCs that no generated client makes (S-61).
-const OTHER: &str = "other";
+/// The method of RPCs that no generated client makes, or no server knows (S-61).
+pub(super) const OTHER: &str = "other";
 
 #[cfg(test)]
 mod tests {

@@ -75,6 +75,12 @@ metrics! {
         attempt_received: Histogram<u64> => SIZE, on, "grpc.client.attempt.rcvd_total_compressed_message_size", "By", "Compressed message bytes received per client call attempt.";
         call_duration: Histogram<f64> => LATENCY, on, "grpc.client.call.duration", "s", "Time taken to complete a call from the perspective of the application.";
 
+        // Calls on servers (A66).
+        server_call_started: Counter<u64>, on, "grpc.server.call.started", "{call}", "Number of server calls started.";
+        server_call_duration: Histogram<f64> => LATENCY, on, "grpc.server.call.duration", "s", "End-to-end time taken to complete a call from server transport's perspective.";
+        server_call_sent: Histogram<u64> => SIZE, on, "grpc.server.call.sent_total_compressed_message_size", "By", "Compressed message bytes sent per server call.";
+        server_call_received: Histogram<u64> => SIZE, on, "grpc.server.call.rcvd_total_compressed_message_size", "By", "Compressed message bytes received per server call.";
+
         // Retries (A96).
         call_retries: Histogram<u64> => RETRIES, off, "grpc.client.call.retries", "{retry}", "Number of retries during the client call.";
         call_transparent_retries: Histogram<u64> => TRANSPARENT_RETRIES, off, "grpc.client.call.transparent_retries", "{transparent_retry}", "Number of transparent retries during the client call.";
@@ -140,6 +146,13 @@ impl Instruments {
     /// Whether any metric of attempts that ended is on.
     pub(super) fn of_attempts(&self) -> bool {
         self.attempt_duration.is_some() || self.attempt_sent.is_some() || self.attempt_received.is_some()
+    }
+
+    /// Whether any metric of calls on servers is on.
+    pub(super) fn of_server_calls(&self) -> bool {
+        let sizes = [&self.server_call_sent, &self.server_call_received];
+        let sizes = sizes.into_iter().any(Option::is_some);
+        sizes || self.server_call_started.is_some() || self.server_call_duration.is_some()
     }
 
     /// Whether any metric of subchannels is on.

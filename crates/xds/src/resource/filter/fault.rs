@@ -77,8 +77,8 @@ pub(super) static FAULT: FilterType = FilterType {
     on_client: true,
     on_server: false,
     terminal: false,
-    parse: |extension, faults| Fault::parse(extension, faults).map(FilterConfig::Fault),
-    overrides: Some((TYPE, |extension, faults| Fault::parse(extension, faults).map(FilterOverride::Fault))),
+    parse: |extension, _, faults| Fault::parse(extension, faults).map(FilterConfig::Fault),
+    overrides: Some((TYPE, |extension, _, faults| Fault::parse(extension, faults).map(FilterOverride::Fault))),
 };
 
 impl Fault {

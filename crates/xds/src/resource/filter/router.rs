@@ -10,6 +10,6 @@ pub(super) static ROUTER: FilterType = FilterType {
     on_client: true,
     on_server: true,
     terminal: true,
-    parse: |extension, faults| extension.message::<Router>(faults).map(|_| FilterConfig::Router),
+    parse: |extension, _, faults| extension.message::<Router>(faults).map(|_| FilterConfig::Router),
     overrides: None,
 };

@@ -28,13 +28,13 @@ pub(super) static STATEFUL_SESSION: FilterType = FilterType {
     on_client: true,
     on_server: false,
     terminal: false,
-    parse: |extension, faults| {
+    parse: |extension, _, faults| {
         let pb: pb::StatefulSession = extension.message(faults)?;
         Some(FilterConfig::StatefulSession(SessionCookie::parse(&pb, faults)))
     },
     overrides: Some((
         "envoy.extensions.filters.http.stateful_session.v3.StatefulSessionPerRoute",
-        |extension, faults| {
+        |extension, _, faults| {
             let pb: pb::StatefulSessionPerRoute = extension.message(faults)?;
             let cookie = match &pb.r#override {
                 Some(Override::StatefulSession(pb)) => {

@@ -23,7 +23,7 @@ use envoy_types::util::pack_any;
 use prost::Message;
 
 use super::super::extension::TypedStruct;
-use super::super::route::fixture::{any, paths};
+use super::super::route::fixture::{TestSource, any, paths};
 use super::*;
 use crate::Code;
 use crate::invalid::Invalid;
@@ -395,8 +395,8 @@ static PASSING: FilterType = FilterType {
     on_client: true,
     on_server: false,
     terminal: false,
-    parse: |_, _| Some(FilterConfig::Router),
-    overrides: Some((OVERRIDE_TYPE, |_, faults| {
+    parse: |_, _, _| Some(FilterConfig::Router),
+    overrides: Some((OVERRIDE_TYPE, |_, _, faults| {
         faults.field("field", |f| f.add("bad"));
         None
     })),
@@ -404,7 +404,7 @@ static PASSING: FilterType = FilterType {
 
 fn parse(registry: &[&FilterType], side: Side, pb: &[pb::HttpFilter]) -> Result<Vec<HttpFilter>, Invalid> {
     let mut faults = Faults::new();
-    let chain = faults.field("http_filters", |f| chain_of(registry, pb, side, f));
+    let chain = faults.field("http_filters", |f| chain_of(registry, pb, side, TestSource::new(false).context(), f));
     faults.finish(chain)
 }
 
@@ -412,7 +412,8 @@ fn parse_overrides(registry: &[&FilterType], pb: &[(&str, Any)]) -> Result<Filte
     let pb: Vec<(String, Any)> = pb.iter().map(|(name, any)| ((*name).to_owned(), any.clone())).collect();
     let mut faults = Faults::new();
     let pb = pb.iter().map(|(name, any)| (name, any));
-    let overrides = faults.field("typed_per_filter_config", |f| overrides_of(registry, pb, f));
+    let overrides =
+        faults.field("typed_per_filter_config", |f| overrides_of(registry, pb, TestSource::new(false).context(), f));
     faults.finish(overrides)
 }
 

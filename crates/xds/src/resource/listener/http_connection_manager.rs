@@ -49,7 +49,7 @@ impl HttpConnectionManager {
         let max_stream_duration = options.and_then(|pb| pb.max_stream_duration.as_ref()).and_then(|pb| {
             faults.field("common_http_protocol_options.max_stream_duration", |f| fields::duration(pb, f))
         });
-        let filters = faults.field("http_filters", |f| filter::chain(&pb.http_filters, side, f));
+        let filters = faults.field("http_filters", |f| filter::chain(&pb.http_filters, side, cx, f));
         let routes = RouteSource::parse(pb, cx, faults)?;
         Some(Self { max_stream_duration, filters, routes })
     }

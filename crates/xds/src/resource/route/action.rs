@@ -7,6 +7,7 @@ use envoy_types::pb::envoy::config::route::v3 as pb;
 use envoy_types::pb::envoy::config::route::v3::route_action::hash_policy::PolicySpecifier;
 use envoy_types::pb::envoy::config::route::v3::route_action::{ClusterSpecifier, HostRewriteSpecifier};
 
+use super::super::ParseContext;
 use super::super::fields::{self, excerpt};
 use super::super::filter::{self, FilterOverrides};
 use super::super::matcher::RegexRewrite;
@@ -94,7 +95,7 @@ impl ForwardAction {
                 Some(ClusterTarget::Cluster(name.clone()))
             }),
             ClusterSpecifier::WeightedClusters(pb) => {
-                faults.field("weighted_clusters", |f| weighted(pb, f)).map(ClusterTarget::Weighted)
+                faults.field("weighted_clusters", |f| weighted(pb, scope.cx, f)).map(ClusterTarget::Weighted)
             }
             ClusterSpecifier::ClusterSpecifierPlugin(name) => {
                 if !scope.plugins.contains(name.as_str()) {
@@ -123,9 +124,9 @@ impl ForwardAction {
 }
 
 /// The choices of a weighted target; `faults` is at `weighted_clusters`.
-fn weighted(pb: &pb::WeightedCluster, faults: &mut Faults) -> Option<Vec<WeightedCluster>> {
+fn weighted(pb: &pb::WeightedCluster, cx: ParseContext<'_>, faults: &mut Faults) -> Option<Vec<WeightedCluster>> {
     let faults_before = faults.count();
-    let choices = faults.field("clusters", |f| each(&pb.clusters, f, WeightedCluster::parse));
+    let choices = faults.field("clusters", |f| each(&pb.clusters, f, |pb, f| WeightedCluster::parse(pb, cx, f)));
     if faults.count() > faults_before {
         return None;
     }
@@ -154,11 +155,12 @@ fn max_stream_duration(pb: &pb::RouteAction, faults: &mut Faults) -> Option<Dura
 
 impl WeightedCluster {
     /// Checks a ClusterWeight; `None` if it has faults or its weight is zero.
-    fn parse(pb: &pb::weighted_cluster::ClusterWeight, faults: &mut Faults) -> Option<Self> {
+    fn parse(pb: &pb::weighted_cluster::ClusterWeight, cx: ParseContext<'_>, faults: &mut Faults) -> Option<Self> {
         if pb.name.is_empty() {
             faults.field("name", |f| f.add("must not be empty"));
         }
-        let overrides = faults.field("typed_per_filter_config", |f| filter::overrides(&pb.typed_per_filter_config, f));
+        let overrides =
+            faults.field("typed_per_filter_config", |f| filter::overrides(&pb.typed_per_filter_config, cx, f));
         match pb.weight {
             Some(weight) => (weight.value > 0).then(|| Self { name: pb.name.clone(), weight: weight.value, overrides }),
             None => {

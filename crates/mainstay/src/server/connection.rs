@@ -1,0 +1,225 @@
+//! One connection, from its first byte to its last: filter chain, TLS, HTTP/2, drain.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
+
+use super::generation::{Chain, Drains};
+use super::handlers::Handlers;
+use super::listener::Listener;
+use super::nodes::SocketNode;
+use super::rpc::{CallerIdentity, ConnectionFacts, RpcService};
+use super::security::Secured;
+use crate::channelz_node::CallCounters;
+use crate::http2::{Http2Settings, KeepAlive, Stream};
+use crate::peer::Peer;
+
+/// Bounds on what callers may do to a server (SV-24).
+#[derive(Clone, Debug)]
+pub(super) struct Limits {
+    /// For TLS and the first word of HTTP/2 together.
+    pub(super) handshake_timeout: Duration,
+    /// Handshakes at the same time, on all addresses.
+    pub(super) max_handshakes: usize,
+    pub(super) max_concurrent_streams: u32,
+    pub(super) http2: Http2Settings,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            handshake_timeout: Duration::from_secs(20),
+            max_handshakes: 1024,
+            max_concurrent_streams: 100,
+            http2: Http2Settings {
+                max_header_list_size: 16 << 10,
+                keep_alive: Some(KeepAlive { interval: Duration::from_secs(7200), timeout: Duration::from_secs(20) }),
+                ..Http2Settings::default()
+            },
+        }
+    }
+}
+
+/// A connection that has its filter chain.
+struct Connection {
+    listener: Arc<Listener>,
+    chain: Arc<Chain>,
+    local: SocketAddr,
+    peer: SocketAddr,
+    /// For the handshake.
+    deadline: Instant,
+    drains: Drains,
+}
+
+/// Serves a connection until it ends. Dropping the future ends it at once.
+pub(super) async fn serve(
+    listener: Arc<Listener>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    handlers: Handlers,
+    permit: OwnedSemaphorePermit,
+) {
+    let Ok(local) = stream.local_addr() else { return };
+    let (local, peer) = (canonical(local), canonical(peer));
+    // It fails if the peer is gone, which shows soon enough.
+    let _ = stream.set_nodelay(true);
+    // Loaded once: what comes after it is for other connections, and drains this one (SV-6).
+    let Some(generation) = listener.serving.load_full() else { return };
+    let Some((chain, security)) = generation.admit(local, peer) else {
+        // Scanners would flood the log (SV-19).
+        tracing::debug!(%local, %peer, "no filter chain for a connection, which is closed");
+        return listener.note_unmatched();
+    };
+    let deadline = Instant::now() + listener.server.plan.limits.handshake_timeout;
+    let connection = Connection { chain, local, peer, deadline, drains: generation.drains(), listener };
+    drop(generation);
+    match security.accept(stream, deadline).await {
+        Ok(secured) => {
+            drop(permit);
+            connection.run(secured, handlers).await;
+        }
+        Err(error) => tracing::debug!(%local, %peer, %error, "a connection is refused"),
+    }
+}
+
+impl Connection {
+    /// Speaks HTTP/2.
+    async fn run(mut self, secured: Secured, handlers: Handlers) {
+        let Secured { stream, tls, info } = secured;
+        let caller = match CallerIdentity::of(tls.as_deref()) {
+            Ok(caller) => caller,
+            Err(error) => {
+                return tracing::debug!(peer = %self.peer, %error, "the certificate of a caller has no names to go by");
+            }
+        };
+        let socket = Arc::new(SocketNode {
+            counters: CallCounters::new(),
+            local: self.local,
+            remote: self.peer,
+            tls: tls.clone(),
+        });
+        let _shown = self.listener.node.show(socket.clone());
+        let facts = ConnectionFacts {
+            peer: Peer::caller(self.peer, self.chain.name.clone(), tls),
+            local: self.local,
+            caller,
+            chain: self.chain,
+            info,
+            socket,
+            server: self.listener.server.clone(),
+        };
+        let (stream, greeted) = Greeting::over(stream);
+        let service = RpcService::new(facts, handlers);
+        let mut connection =
+            pin!(builder(&self.listener.server.plan.limits).serve_connection(TokioIo::new(stream), service));
+        let silent = async {
+            // Whoever has said something is HTTP/2's to judge.
+            if tokio::time::timeout_at(self.deadline, greeted).await.is_ok() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let drain = tokio::select! {
+            ended = connection.as_mut() => return log_end(self.peer, ended),
+            drain = self.drains.begun() => drain,
+            () = silent => return tracing::debug!(peer = %self.peer, "a connection says nothing, and is closed"),
+        };
+        tokio::select! {
+            ended = connection.as_mut() => return log_end(self.peer, ended),
+            () = tokio::time::sleep_until(drain.goaway_at) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            ended = connection.as_mut() => log_end(self.peer, ended),
+            // What is left is reset with the connection (SV-21).
+            () = tokio::time::sleep_until(drain.until) => {
+                tracing::debug!(peer = %self.peer, "a connection is not drained in time, and is closed");
+            }
+        }
+    }
+}
+
+/// Callers that go away are nothing to speak of.
+fn log_end(peer: SocketAddr, ended: hyper::Result<()>) {
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "a connection broke");
+    }
+}
+
+fn builder(limits: &Limits) -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(limits.http2.stream_window)
+        .initial_connection_window_size(limits.http2.connection_window)
+        .max_header_list_size(limits.http2.max_header_list_size)
+        .max_concurrent_streams(limits.max_concurrent_streams);
+    if let Some(keep_alive) = limits.http2.keep_alive {
+        builder.keep_alive_interval(keep_alive.interval).keep_alive_timeout(keep_alive.timeout);
+    }
+    builder
+}
+
+/// An IPv4 address as such, also if it came through a socket for both (SV-17).
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Notices that the other side says something.
+struct Greeting {
+    stream: Box<dyn Stream>,
+    greeted: Option<oneshot::Sender<()>>,
+}
+
+impl Greeting {
+    fn over(stream: Box<dyn Stream>) -> (Self, oneshot::Receiver<()>) {
+        let (greeted, heard) = oneshot::channel();
+        (Self { stream, greeted: Some(greeted) }, heard)
+    }
+}
+
+impl AsyncRead for Greeting {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if let Some(greeted) = self.greeted.take() {
+            // An end is a word, too: HTTP/2 deals with it.
+            let _ = greeted.send(());
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Greeting {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

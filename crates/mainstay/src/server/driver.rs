@@ -1,0 +1,279 @@
+//! The task that runs a server: feeds the core, does what it says, sleeps until the next deadline.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender};
+use futures_util::StreamExt;
+use mainstay_xds::Time;
+use mainstay_xds::client::{self, Report};
+use mainstay_xds::serve::{self, Action, Drain, ListenerId, Output, ServeSettings, ServerCore, Serving};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::generation::Generation;
+use super::listener::{Answer, Listener, Order};
+use super::shared::{Command, ServerHandle};
+use super::state::ServingState;
+use crate::ads::{AdsStreams, Service, StreamInput};
+use crate::driver::{BATCH, QUEUE, log, server_of};
+use crate::guard;
+use crate::intern::Interner;
+use crate::queue;
+use crate::random::Random;
+use crate::telemetry::XdsObserver;
+use crate::xds_status::XdsStatus;
+
+/// Owns the core of a server and its streams.
+pub(super) struct Driver {
+    server: Arc<ServerHandle>,
+    core: ServerCore,
+    ports: BTreeMap<ListenerId, PortDriver>,
+    streams: AdsStreams<Input>,
+    inputs: queue::Receiver<Input>,
+    commands: UnboundedReceiver<Command>,
+    interner: Interner,
+    observer: XdsObserver,
+    deadline: Option<Time>,
+    closing: bool,
+    start: Instant,
+}
+
+/// One address, as this driver knows it.
+struct PortDriver {
+    listener: Arc<Listener>,
+    orders: UnboundedSender<Order>,
+    /// What was published and is not drained.
+    generations: BTreeMap<serve::Generation, Arc<Generation>>,
+}
+
+/// News of an ADS stream.
+pub(super) struct Input(client::Event);
+
+impl StreamInput for Input {
+    fn of(_: Service, event: client::Event) -> Self {
+        Self(event)
+    }
+}
+
+impl Driver {
+    pub(super) fn new(
+        server: Arc<ServerHandle>,
+        orders: &[UnboundedSender<Order>],
+        commands: UnboundedReceiver<Command>,
+    ) -> Box<Self> {
+        let plan = &server.shared.plan;
+        let (sender, inputs) = queue::bounded(QUEUE);
+        let mut core = ServerCore::new(plan.bootstrap.clone(), plan.client.clone());
+        let mut ports = BTreeMap::new();
+        for (listener, orders) in server.listeners.iter().zip(orders) {
+            match core.add(Time::ZERO, listener.address, plan.serve.clone()) {
+                // Ids are given in order, by each core the same.
+                Ok(id) => {
+                    let (listener, orders) = (listener.clone(), orders.clone());
+                    ports.insert(id, PortDriver { listener, orders, generations: BTreeMap::new() });
+                }
+                // It was tried before the server was started.
+                Err(error) => listener.tell(ServingState::not_serving(error.to_string())),
+            }
+        }
+        let driver = Self {
+            core,
+            ports,
+            streams: AdsStreams::new(plan.dns.clone(), plan.ads, sender),
+            inputs,
+            commands,
+            interner: Interner::of(&plan.bootstrap),
+            observer: XdsObserver::new(plan.telemetry.as_ref(), &SCOPE.into()),
+            deadline: None,
+            closing: false,
+            start: Instant::now(),
+            server,
+        };
+        Box::new(driver)
+    }
+
+    /// Runs until the server has been shut down and has no connections left.
+    pub(super) async fn run(
+        mut self: Box<Self>,
+        answers: &mut UnboundedReceiver<Answer>,
+        shut_down: &mut watch::Receiver<bool>,
+        ended: &mut mpsc::Receiver<Infallible>,
+    ) {
+        self.settle();
+        loop {
+            let deadline = self.deadline.map(|at| self.start + at.since_start());
+            let due = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            // Not biased: a flood of news must not hold up deadlines or the end.
+            tokio::select! {
+                Some(Input(event)) = self.inputs.recv() => self.handle(event),
+                Some((id, outcome)) = answers.next() => self.core.handle_socket(self.now(), id, outcome),
+                Some(command) = self.commands.next() => self.obey(command),
+                () = due => self.core.handle_timeout(self.now(), &mut Random),
+                () = is_true(shut_down), if !self.closing => self.close(),
+                None = ended.recv() => break,
+            }
+            for _ in 1..BATCH {
+                let Some(Input(event)) = self.inputs.try_recv() else { break };
+                self.handle(event);
+            }
+            self.settle();
+            // Nor may it hold up the other tasks of this thread.
+            tokio::task::coop::consume_budget().await;
+        }
+        // Streams end with `self`.
+    }
+
+    fn handle(&mut self, event: client::Event) {
+        if let client::Event::Closed(stream, _) = &event {
+            self.streams.close(Service::Ads, *stream);
+        }
+        self.core.handle_event(self.now(), &mut Random, Some(&mut self.interner), event);
+    }
+
+    /// The application wants an end (SV-25). Resources are followed until the last connection has ended.
+    fn close(&mut self) {
+        self.closing = true;
+        let (now, ids) = (self.now(), self.ports.keys().copied().collect::<Vec<_>>());
+        ids.into_iter().for_each(|id| self.core.shut_down(now, id));
+    }
+
+    /// Does everything that the core asks for.
+    fn settle(&mut self) {
+        self.deadline = loop {
+            match self.core.poll_output() {
+                Output::Do(action) => self.perform(action),
+                Output::Wait(deadline) => break deadline,
+            }
+        };
+        guard::shielded("telemetry", || self.observer.look_at(self.core.client()));
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::OpenStream { stream, server, connect_timeout } => {
+                self.streams.open(Service::Ads, stream, server, connect_timeout);
+            }
+            Action::Send(stream, message) => self.streams.send(Service::Ads, stream, message),
+            Action::Probe { stream, call } => self.streams.probe(stream, call),
+            Action::CloseStream(stream) => self.streams.close(Service::Ads, stream),
+            Action::Report(report) => self.report(report),
+            Action::Publish(id, serving) => self.publish(id, serving),
+            Action::Listen(id) => self.order(id, Order::Listen),
+            Action::StopListening(id) => self.order(id, Order::StopListening),
+            Action::Close(id) => self.order(id, Order::Close),
+            Action::Drain(id, drain) => self.drain(id, drain),
+            Action::Tell(id, state) => self.tell(id, &state),
+            Action::TellRoutes(id, routes, error) => self.tell_routes(id, &routes, error.as_deref()),
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        log(SCOPE, &report);
+        match server_of(&report) {
+            Some(server) => self.streams.note(server, &report),
+            None => self.server.shared.node.note(&report),
+        }
+        guard::shielded("telemetry", || self.observer.note(&report));
+        self.server.shared.events.send(report);
+    }
+
+    fn publish(&mut self, id: ListenerId, serving: Option<Arc<Serving>>) {
+        let Some(port) = self.ports.get_mut(&id) else { return };
+        let Some(serving) = serving else { return port.listener.serving.store(None) };
+        if let Some(generation) = port.generations.get(&serving.generation) {
+            return generation.follow(&serving);
+        }
+        // What a driver left behind that crashed is taken over if it is the same, and drained like any other if not.
+        let left = port.listener.serving.load_full().filter(|_| port.generations.is_empty());
+        let generation = match left {
+            Some(left) if left.is_for(&serving) => {
+                left.follow(&serving);
+                left
+            }
+            left => {
+                let plan = &self.server.shared.plan;
+                let generation = Arc::new(Generation::new(serving.clone(), &plan.security, &plan.auditor));
+                port.listener.serving.store(Some(generation.clone()));
+                if let Some(left) = left {
+                    let at = Time::from_start(self.start.elapsed());
+                    let ServeSettings { drain_grace, drain_spread: spread, .. } = plan.serve;
+                    left.drain(
+                        Drain { generation: serving.generation, at, until: at + drain_grace, spread },
+                        self.start,
+                    );
+                }
+                generation
+            }
+        };
+        port.generations.insert(serving.generation, generation);
+    }
+
+    fn drain(&mut self, id: ListenerId, drain: Drain) {
+        let Some(port) = self.ports.get_mut(&id) else { return };
+        if let Some(generation) = port.generations.remove(&drain.generation) {
+            generation.drain(drain, self.start);
+        }
+    }
+
+    fn order(&mut self, id: ListenerId, order: Order) {
+        if let Some(port) = self.ports.get(&id) {
+            // A task that has ended has been closed.
+            let _ = port.orders.unbounded_send(order);
+        }
+    }
+
+    fn tell(&mut self, id: ListenerId, state: &serve::ServingState) {
+        let Some(port) = self.ports.get(&id) else { return };
+        port.listener.tell(match state {
+            serve::ServingState::Serving => ServingState::Serving,
+            serve::ServingState::NotServing(why) => ServingState::not_serving(why.to_string()),
+        });
+    }
+
+    /// S-18.
+    fn tell_routes(&mut self, id: ListenerId, routes: &str, error: Option<&client::ResourceError>) {
+        let Some(port) = self.ports.get(&id) else { return };
+        let address = port.listener.address;
+        let node = &self.server.shared.node;
+        match error {
+            Some(error) => {
+                tracing::warn!(%address, routes, %error, "RPCs fail, as their routes cannot be had");
+                node.note_event(true, format!("{address}: routes {routes:?} cannot be had: {error}"));
+            }
+            None => {
+                tracing::warn!(%address, routes, "routes can be had again, or are not needed any more");
+                node.note_event(false, format!("{address}: routes {routes:?} can be had, or are not needed any more"));
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Status(answer) => {
+                // Whoever asked may have stopped waiting.
+                let _ = answer.send(XdsStatus::of(SCOPE.into(), self.core.client(), &mut self.streams, self.start));
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_start(self.start.elapsed())
+    }
+}
+
+/// Completes when the value is true. Never, if nobody is left to set it: then whoever runs us ends us.
+async fn is_true(value: &mut watch::Receiver<bool>) {
+    if value.wait_for(|value| *value).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// The key of the XdsClient of servers (A71, C-2).
+const SCOPE: &str = "#server";

@@ -1,0 +1,36 @@
+//! Everything that decides how a server behaves.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mainstay_xds::bootstrap::Bootstrap;
+use mainstay_xds::client::ClientSettings;
+use mainstay_xds::serve::ServeSettings;
+
+use super::connection::Limits;
+use super::security::ServerSecurity;
+use super::state::ServingState;
+use crate::ads::AdsLimits;
+use crate::audit::Auditor;
+use crate::dns::ResolveHost;
+use crate::telemetry::Telemetry;
+
+/// Everything that decides how a server behaves, but its addresses and handlers.
+pub(super) struct Plan {
+    pub(super) bootstrap: Arc<Bootstrap>,
+    pub(super) security: ServerSecurity,
+    pub(super) auditor: Arc<Auditor>,
+    /// The names of the services that it has.
+    pub(super) services: BTreeSet<&'static str>,
+    pub(super) limits: Limits,
+    pub(super) serve: ServeSettings,
+    pub(super) dns: Arc<dyn ResolveHost>,
+    pub(super) client: ClientSettings,
+    pub(super) ads: AdsLimits,
+    pub(super) telemetry: Option<Telemetry>,
+    pub(super) on_state: Option<OnState>,
+}
+
+/// What the application wants to hear of states.
+pub(super) type OnState = Arc<dyn Fn(SocketAddr, &ServingState) + Send + Sync>;

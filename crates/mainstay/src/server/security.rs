@@ -1,0 +1,123 @@
+//! How the connections of a filter chain are secured.
+
+use std::io;
+use std::sync::Arc;
+
+use mainstay_xds::bootstrap::Bootstrap;
+use mainstay_xds::resource::tls::DownstreamTls;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
+use tonic::transport::server::{Connected, TcpConnectInfo, TlsConnectInfo};
+
+use crate::credentials::{OwnServerTls, ServerCredentials};
+use crate::http2::Stream;
+use crate::tls::{ChainTls, ChainTlsCache, ClusterTlsError, OwnProviders, Providers, TlsInfo};
+
+/// How a server secures connections.
+#[derive(Clone)]
+pub(super) struct ServerSecurity {
+    /// As the application says; plaintext if absent.
+    own: Option<OwnServerTls>,
+    /// Where the certificates of filter chains come from, if they are asked.
+    chains: Option<Arc<ChainTlsCache>>,
+}
+
+/// How the connections of a filter chain are secured. There is no way from one to the other (TL-1).
+#[derive(Clone, Debug)]
+pub(super) enum ChainSecurity {
+    Plaintext,
+    /// As the application says.
+    Own(OwnServerTls),
+    /// As the chain says.
+    Chain(Arc<ChainTls>),
+}
+
+/// A connection on which HTTP/2 may begin.
+pub(super) struct Secured {
+    pub(super) stream: Box<dyn Stream>,
+    pub(super) tls: Option<Arc<TlsInfo>>,
+    pub(super) info: ConnectInfo,
+}
+
+/// What tonic tells handlers of a connection.
+pub(super) enum ConnectInfo {
+    Tcp(TcpConnectInfo),
+    Tls(TlsConnectInfo<TcpConnectInfo>),
+}
+
+/// Why a connection is not let in.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HandshakeError {
+    #[error("no TLS: {0}")]
+    Certificates(#[source] ClusterTlsError),
+    #[error("TLS handshake failed: {0}")]
+    Tls(#[source] io::Error),
+    #[error("the caller did not offer the protocol h2")]
+    Alpn,
+    #[error("the handshake took too long")]
+    TimedOut,
+}
+
+impl ServerSecurity {
+    pub(super) fn new(credentials: &ServerCredentials, bootstrap: &Arc<Bootstrap>, providers: OwnProviders) -> Self {
+        let providers = || Providers::new(bootstrap.clone(), providers);
+        let chains = credentials.follow_xds().then(|| Arc::new(ChainTlsCache::new(providers())));
+        Self { own: credentials.own().cloned(), chains }
+    }
+
+    pub(super) fn follows_xds(&self) -> bool {
+        self.chains.is_some()
+    }
+
+    pub(super) fn own(&self) -> ChainSecurity {
+        self.own.clone().map_or(ChainSecurity::Plaintext, ChainSecurity::Own)
+    }
+
+    /// How connections of a chain with this context are secured; `None` if chains are not asked.
+    pub(super) fn chain(&self, context: &Arc<DownstreamTls>) -> Option<Arc<ChainTls>> {
+        self.chains.as_ref().map(|chains| chains.of(context))
+    }
+}
+
+impl ChainSecurity {
+    /// Secures a connection, by `deadline`.
+    pub(super) async fn accept(&self, stream: TcpStream, deadline: Instant) -> Result<Secured, HandshakeError> {
+        let (config, identity) = match self {
+            Self::Plaintext => {
+                let info = ConnectInfo::Tcp(stream.connect_info());
+                return Ok(Secured { stream: Box::new(stream), tls: None, info });
+            }
+            Self::Own(OwnServerTls { config, identity }) => (config.clone(), identity.clone()),
+            Self::Chain(chain) => {
+                let wait = deadline.saturating_duration_since(Instant::now());
+                let acceptance = chain.accept(wait).await.map_err(HandshakeError::Certificates)?;
+                (acceptance.config, Some(acceptance.identity))
+            }
+        };
+        let accepted = tokio::time::timeout_at(deadline, TlsAcceptor::from(config).accept(stream)).await;
+        let stream = accepted.map_err(|_| HandshakeError::TimedOut)?.map_err(HandshakeError::Tls)?;
+        let connection = stream.get_ref().1;
+        // A caller that offers other protocols is refused by rustls; one that offers none, here (TL-11).
+        if connection.alpn_protocol() != Some(b"h2") {
+            return Err(HandshakeError::Alpn);
+        }
+        let presented = identity.as_ref().and_then(|identity| identity.certified_key().cert.first());
+        let tls = TlsInfo::of(connection, presented.map(|certificate| &**certificate));
+        let info = ConnectInfo::Tls(stream.connect_info());
+        Ok(Secured { stream: Box::new(stream), tls: Some(Arc::new(tls)), info })
+    }
+}
+
+impl ConnectInfo {
+    /// Puts it where `Request::remote_addr`, `local_addr` and `peer_certs` of tonic look for it (SV-2).
+    pub(super) fn insert_into(&self, extensions: &mut http::Extensions) {
+        match self {
+            Self::Tcp(info) => _ = extensions.insert(info.clone()),
+            Self::Tls(info) => {
+                extensions.insert(info.get_ref().clone());
+                extensions.insert(info.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Servers that the control plane configures (A36, A29), over real sockets.
+
+mod admin;
+mod drains;
+mod raw;
+mod rbac;
+mod rpcs;
+mod security;
+mod serving;
+mod stage;
+mod updates;
