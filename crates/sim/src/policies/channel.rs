@@ -133,7 +133,7 @@ pub(super) fn run(seed: u64) -> Checked {
     // A cluster that does not get ready: RPCs stay with the one before, for as long as the channel was told to.
     channel.put("shop", &Spec::InlineListener { clusters: vec!["slow".into()], mark: 3 });
     channel.put("slow", &Spec::Eds { service: String::new(), mark: 0, lb: Lb::default() });
-    channel.put("slow", &Spec::Endpoints { priorities: vec![Place::Here(vec![5])], drop: 0 });
+    channel.put("slow", &Spec::Endpoints { priorities: vec![PrioritySpec::Here(vec![5])], drop: 0 });
     channel.respond();
     channel.expect("/0/m", "10.0.0.3:80")?;
     channel.pass(Duration::from_millis(4_500));

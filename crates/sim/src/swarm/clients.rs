@@ -13,7 +13,7 @@ use mainstay_xds::target::Target;
 use super::{Draw, Resources, in_bootstrap, marked, run_scenario};
 use crate::choose::Seeded;
 use crate::plane::Habits;
-use crate::resources::{Place, Spec};
+use crate::resources::{PrioritySpec, Spec};
 use crate::run::Failure;
 use crate::scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario};
 use crate::truth::Truth;
@@ -125,7 +125,7 @@ impl Draw {
             let name = self.name(ResourceType::Cluster, authorities, &format!("c{n}"));
             add(name, Spec::Dns { host: format!("10.1.1.{n}"), mark: 0 });
             let name = self.name(ResourceType::Endpoints, authorities, &format!("e{n}"));
-            add(name, Spec::Endpoints { priorities: vec![Place::Here(vec![n, n + 10])], drop: 0 });
+            add(name, Spec::Endpoints { priorities: vec![PrioritySpec::Here(vec![n, n + 10])], drop: 0 });
         }
         let name = self.name(ResourceType::EndpointCollection, authorities, "g");
         add(name, Spec::Collection { backends: vec![1, 2] });

@@ -250,48 +250,48 @@ fn a_switch_to_a_server_that_dies_leaves_what_is_in_force() {
 /// D9, promise 1: a leaf that is in force with a collection missing has no trouble any more that anybody could wait for.
 #[test]
 fn what_is_in_force_with_its_trouble_keeps_no_aggregate_back() {
-    let mut world = World::routed(&["agg"]);
-    world.aggregate("agg", &["a", "b"]);
-    world.eds("a");
-    world.endpoints_in("a", &["g", "h"]);
-    world.collection("g", &[1]);
-    world.fail(CDS, "b");
-    world.fail(LEDS, "h");
-    assert!(world.take().ends_with("{a=1 agg>a b!}"), "{:?}", world.config);
-    world.eds("b");
-    world.endpoints("b", &[2]);
-    assert!(world.take().ends_with("{a=1 agg>a,b b=2}"), "{:?}", world.config);
+    let mut bed = Testbed::routed(&["agg"]);
+    bed.aggregate("agg", &["a", "b"]);
+    bed.eds("a");
+    bed.endpoints_in("a", &["g", "h"]);
+    bed.collection("g", &[1]);
+    bed.fail(CDS, "b");
+    bed.fail(LEDS, "h");
+    assert!(bed.take().ends_with("{a=1 agg>a b!}"), "{:?}", bed.config);
+    bed.eds("b");
+    bed.endpoints("b", &[2]);
+    assert!(bed.take().ends_with("{a=1 agg>a,b b=2}"), "{:?}", bed.config);
 }
 
 /// Promise 1: new routes do not wait for a leaf that an aggregate in force lacks already.
 #[test]
 fn an_aggregate_in_force_with_a_leaf_missing_holds_nothing_back() {
-    let mut world = World::routed(&["agg"]);
-    world.aggregate("agg", &["a", "b"]);
-    world.eds("a");
-    world.endpoints("a", &[1]);
-    world.fail(CDS, "b");
-    assert!(world.take().ends_with("{a=1 agg>a b!}"), "{:?}", world.config);
+    let mut bed = Testbed::routed(&["agg"]);
+    bed.aggregate("agg", &["a", "b"]);
+    bed.eds("a");
+    bed.endpoints("a", &[1]);
+    bed.fail(CDS, "b");
+    assert!(bed.take().ends_with("{a=1 agg>a b!}"), "{:?}", bed.config);
     // The trouble goes on, and is another one.
-    world.fail_with(CDS, "b", ErrorKind::TimedOut { after: seconds(30) });
-    world.take();
-    world.inline(&["agg", "c"]);
-    world.eds("c");
-    world.endpoints("c", &[3]);
-    assert!(world.take().ends_with("{a=1 agg>a b! c=3}"), "{:?}", world.config);
+    bed.fail_with(CDS, "b", ErrorKind::TimedOut { after: seconds(30) });
+    bed.take();
+    bed.inline(&["agg", "c"]);
+    bed.eds("c");
+    bed.endpoints("c", &[3]);
+    assert!(bed.take().ends_with("{a=1 agg>a b! c=3}"), "{:?}", bed.config);
     // It still does not take the place of what can be used.
-    world.aggregate("agg", &["b"]);
-    assert_eq!(world.take(), "");
+    bed.aggregate("agg", &["b"]);
+    assert_eq!(bed.take(), "");
 }
 
 /// Work is bounded by what is there: a cluster that waits counts each server once, however often it is built.
 #[test]
 fn a_cluster_that_waits_does_not_grow() {
-    let mut world = World::serving(&["a"]);
-    world.eds_named("a", "other");
-    world.take();
-    let before = world.manager.clone();
-    world.ambient(EDS, "a");
-    world.clear(EDS, "a");
-    assert_eq!(world.manager, before);
+    let mut bed = Testbed::serving(&["a"]);
+    bed.eds_named("a", "other");
+    bed.take();
+    let before = bed.manager.clone();
+    bed.ambient(EDS, "a");
+    bed.clear(EDS, "a");
+    assert_eq!(bed.manager, before);
 }
