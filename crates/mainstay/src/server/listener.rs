@@ -87,6 +87,13 @@ impl Listener {
         }
     }
 
+    /// New connections are not served by this any more.
+    pub(super) fn retire(&self, generation: &Arc<Generation>) {
+        if self.serving.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, generation)) {
+            self.serving.store(None);
+        }
+    }
+
     /// Tells the state to the application, or else to the log (SV-13, S-11).
     pub(super) fn tell(&self, state: ServingState) {
         let (address, is_first) = (self.address, self.node.note_told());
