@@ -13,15 +13,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::generation::Generation;
-use super::listener::{Answer, Listener, Order};
-use super::shared::{Command, ServerHandle};
-use super::state::ServingState;
+use super::handle::{Command, ServerHandle};
+use super::listener::Listener;
+use super::port::{Answer, Order};
 use crate::ads::{AdsStreams, Service, StreamInput};
 use crate::driver::{BATCH, QUEUE, log, server_of};
 use crate::guard;
 use crate::intern::Interner;
 use crate::queue;
 use crate::random::Random;
+use crate::serving_state::ServingState;
 use crate::telemetry::XdsObserver;
 use crate::xds_status::XdsStatus;
 
