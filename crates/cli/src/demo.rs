@@ -5,6 +5,7 @@ mod narrator;
 mod play;
 mod said;
 mod script;
+mod secured;
 mod stage;
 
 use std::{
@@ -28,7 +29,8 @@ use stage::Mesh;
 /// Watch a small mesh survive the death of its parts, in one process and without any setup
 ///
 /// Starts two control planes, eight backends and a client that sends 50 RPCs per second, kills and restores them on a
-/// script, and tells what is done, what the xDS client says and what is seen. It takes about 25 seconds. SIGINT or
+/// script, and tells what is done, what the xDS client says and what is seen. In the end two more servers, which the control
+/// planes configure, are called over mTLS. It takes about 30 seconds. SIGINT or
 /// SIGTERM end it early. The exit code is 3 if RPCs failed that should not have, if traffic did not get where the
 /// configuration sends it, or if the client did not go from one control plane to the other as it should.
 #[derive(Args, Debug)]

@@ -196,7 +196,7 @@ mod tests {
         assert_eq!((&lines[1]["settled"], &lines[1]["failed"]), (&true.into(), &0.into()));
         assert_eq!(lines[7]["events"], serde_json::json!(["connected to primary", "returned to primary"]));
         assert_eq!(lines[7]["expected_sight"], "the fallback has 0 connections");
-        assert_eq!((&lines[9]["end"], &lines[9]["sent"]), (&true.into(), &ending.account.tally().sent().into()));
+        assert_eq!((&lines[11]["end"], &lines[11]["sent"]), (&true.into(), &ending.account.tally().sent().into()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -287,6 +287,17 @@ mod tests {
    seen: eight 25/s, seven 25/s; 100 RPCs, 0 failed
          the primary was told of the rejection
 
+10. Servers that the control planes configure, with mTLS on both sides: traffic moves to them
+   done: RDS update: the route now leads to a new cluster, violet: nine, ten
+   seen: nine 25/s, ten 25/s; 100 RPCs, 0 failed
+         in place after 0.02 s
+
+11. Certificates are rotated, and a server of another identity is refused: no RPC may fail
+   done: client and servers get new certificates, and server ten is started again
+   done: EDS update: cluster violet is now nine, ten, mallory
+   seen: nine 25/s, ten 25/s; 125 RPCs, 0 failed
+         servers were shown the new certificate of the client, and mallory got no request
+
 ";
 
     async fn play(mut mesh: FakeMesh, telling: Telling) -> (Ending, String) {
@@ -310,6 +321,7 @@ mod tests {
         doomed: Option<Cluster>,
         fallback_connections: u64,
         rejected: bool,
+        rotated: bool,
     }
 
     #[derive(Clone, Copy, PartialEq, Eq)]
@@ -335,7 +347,8 @@ mod tests {
             let state = State { route: Cluster::Blue, blue, dead: Vec::new(), killed: None, control_planes: true };
             let state = Arc::new(Mutex::new(state));
             let (says, said) = mpsc::unbounded_channel();
-            let mesh = Self { flaw, state, says, said, doomed: None, fallback_connections: 0, rejected: false };
+            let (rejected, rotated) = (false, false);
+            let mesh = Self { flaw, state, says, said, doomed: None, fallback_connections: 0, rejected, rotated };
             mesh.say("connected to primary");
             mesh
         }
@@ -378,7 +391,9 @@ mod tests {
                     self.say("rejected nonsense of primary");
                 }
                 Act::Endpoints(_, _) if self.flaw == Flaw::IgnoresEndpoints => {}
+                Act::Endpoints(Cluster::Violet, _) => {} // The impostor is refused.
                 Act::Endpoints(_, backends) => state.blue = backends,
+                Act::Rotate(_) => self.rotated = true,
                 Act::KillBackend(name) => {
                     state.dead.push(name);
                     state.killed = Some(Instant::now());
@@ -420,6 +435,7 @@ mod tests {
             match sight {
                 Sight::FallbackConnections(count) => self.fallback_connections == count,
                 Sight::Rejection => self.rejected,
+                Sight::Identities => self.rotated,
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use mainstay::{
+    Channel, Credentials,
     bootstrap::{Bootstrap, BootstrapBuilder, Node, ServerConfig},
     event::Events,
 };
@@ -13,12 +14,9 @@ use super::{
     play::Stage,
     said::Said,
     script::{Act, BACKENDS, Cluster, Sight},
+    secured::{self, SecuredServers},
 };
-use crate::{
-    call::Caller,
-    connect::{Options, xds_channel},
-    failure::Failure,
-};
+use crate::{call::Caller, connect::build, failure::Failure};
 
 /// Everything that lives in the demo, except the client.
 #[derive(Debug)]
@@ -31,6 +29,8 @@ pub(super) struct Mesh {
     endpoints: BTreeMap<Cluster, &'static [&'static str]>,
     /// What the client says, once there is one.
     events: Option<Events>,
+    /// The servers that prove who they are.
+    secured: SecuredServers,
 }
 
 impl Mesh {
@@ -46,7 +46,9 @@ impl Mesh {
         }
         let control_planes = control_planes.try_into().expect("the loop above makes two");
         let endpoints = Cluster::FIRST.map(|cluster| (cluster, cluster.first_endpoints())).into();
-        let mesh = Self { backends, control_planes, route: Cluster::Blue, endpoints, events: None };
+        let control_planes: [Server; 2] = control_planes;
+        let secured = SecuredServers::start(servers(&control_planes)).await?;
+        let mesh = Self { backends, control_planes, route: Cluster::Blue, endpoints, events: None, secured };
         mesh.announce();
         Ok(mesh)
     }
@@ -61,18 +63,21 @@ impl Mesh {
 
     /// The client whose traffic is watched, and whose words are heard from now on.
     pub(super) fn client(&mut self) -> Result<Box<dyn Caller>, Failure> {
-        let options = Options { wait_for_ready: false, bootstrap: Some(self.bootstrap()?) };
-        let channel = xds_channel(&format!("xds:///{SERVICE}"), &options)?;
+        let channel = build(
+            Channel::builder(format!("xds:///{SERVICE}"))
+                .bootstrap(self.bootstrap()?)
+                .credentials(Credentials::xds(Credentials::insecure()))
+                .certificate_provider(secured::INSTANCE, self.secured.client()),
+        )?;
         self.events = Some(channel.events());
         Ok(Box::new(TestServiceClient::new(channel)))
     }
 
     /// The bootstrap that knows both control planes, in this order.
     fn bootstrap(&self) -> Result<Bootstrap, Failure> {
-        let node = Node::new("mainstay-demo");
-        let servers = self.control_planes.iter().map(|server| ServerConfig::insecure(server.addr().to_string()));
-        let builder = servers.fold(Bootstrap::builder().node(node), BootstrapBuilder::server);
-        builder.build().map_err(|invalid| Failure::failed(format!("the demo's bootstrap: {invalid}")))
+        servers(&self.control_planes)
+            .build()
+            .map_err(|invalid| Failure::failed(format!("the demo's bootstrap: {invalid}")))
     }
 
     /// Puts the present configuration into force at both control planes.
@@ -80,14 +85,18 @@ impl Mesh {
         let mut snapshot = Snapshot::builder()
             .listener(resources::listener(SERVICE, resources::rds(ROUTES)))
             .route(resources::route(ROUTES, self.route.name()));
+        snapshot = self.secured.announce(snapshot);
         for (cluster, names) in &self.endpoints {
             let addresses = names.iter().map(|name| match self.backends.get(name) {
                 Some(backend) => backend.addr().to_string(),
-                None => format!("{name}:80"),
+                None => self.secured.address(name).map_or_else(|| format!("{name}:80"), |address| address.to_string()),
             });
-            snapshot = snapshot
-                .cluster(resources::eds_cluster(cluster.name()))
-                .endpoints(resources::endpoints(cluster.name(), addresses));
+            let resource = resources::eds_cluster(cluster.name());
+            let resource = match cluster {
+                Cluster::Blue | Cluster::Green | Cluster::Amber => resource,
+                Cluster::Violet => resources::with_mtls(resource, secured::INSTANCE, [secured::wanted()]),
+            };
+            snapshot = snapshot.cluster(resource).endpoints(resources::endpoints(cluster.name(), addresses));
         }
         let snapshot: Snapshot = snapshot.build();
         for server in &self.control_planes {
@@ -140,6 +149,7 @@ impl Stage for Mesh {
                 self.route = cluster;
                 self.announce();
             }
+            Act::Rotate(name) => self.secured.rotate(name).await?,
         }
         Ok(())
     }
@@ -160,8 +170,15 @@ impl Stage for Mesh {
         match sight {
             Sight::FallbackConnections(count) => fallback.open_connections == count,
             Sight::Rejection => primary.nacks > 0,
+            Sight::Identities => self.secured.is_in_order(),
         }
     }
+}
+
+/// A bootstrap that knows both control planes, in this order.
+fn servers(control_planes: &[Server; 2]) -> BootstrapBuilder {
+    let servers = control_planes.iter().map(|server| ServerConfig::insecure(server.addr().to_string()));
+    servers.fold(Bootstrap::builder().node(Node::new("mainstay-demo")), BootstrapBuilder::server)
 }
 
 fn no_port(name: &str, error: &std::io::Error) -> Failure {
@@ -184,11 +201,14 @@ mod tests {
     #[tokio::test]
     async fn both_control_planes_announce_what_the_script_says() {
         let mut mesh = Mesh::start().await.unwrap();
+        let version = |server: &Server| server.control_plane().version(&TypeUrl::ENDPOINTS);
+        let before = version(&mesh.control_planes[0]);
         mesh.act(Act::Endpoints(Cluster::Blue, &["four"])).await.unwrap();
         for server in &mesh.control_planes {
             let snapshot = server.control_plane().snapshot().unwrap();
             assert!(snapshot.contains(&TypeUrl::LISTENER, "demo") && snapshot.contains(&TypeUrl::CLUSTER, "green"));
-            assert_eq!(server.control_plane().version(&TypeUrl::ENDPOINTS).as_deref(), Some("2"));
+            assert_ne!(version(server), before);
+            assert_eq!(version(server), version(&mesh.control_planes[0]));
         }
     }
 
@@ -197,6 +217,8 @@ mod tests {
         let mut mesh = Mesh::start().await.unwrap();
         let two = mesh.backends["two"].addr();
         let planes = mesh.control_planes.each_ref().map(Server::addr);
+        let routes = |mesh: &Mesh| mesh.control_planes[0].control_plane().version(&TypeUrl::ROUTE);
+        let before = routes(&mesh);
         mesh.act(Act::KillBackend("two")).await.unwrap();
         mesh.act(Act::KillControlPlanes).await.unwrap();
         for addr in [two, planes[0], planes[1]] {
@@ -207,7 +229,7 @@ mod tests {
         for addr in [two, planes[0], planes[1]] {
             assert!(TcpStream::connect(addr).await.is_ok(), "{addr}");
         }
-        assert_eq!(mesh.control_planes[0].control_plane().version(&TypeUrl::ROUTE).as_deref(), Some("2"));
+        assert_ne!(routes(&mesh), before);
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use mainstay::{
     ResourceType,
     view::{
         Cluster, ClusterError, ClusterKind, ConfigView, Endpoint, Endpoints, HealthStatus, LocalityEndpoints,
-        ResourceState, ResourceStatus, Route, RouteAction, ServerState, ServerStatus, XdsConfig,
+        ResourceState, ResourceStatus, Route, RouteAction, ServerState, ServerStatus, TlsContext, XdsConfig,
     },
 };
 use serde::Serialize;
@@ -123,11 +123,30 @@ pub(super) struct ClusterReport {
     /// The name that DNS is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) dns: Option<String>,
+    /// How its endpoints are connected to by channels with xDS credentials; absent if it does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tls: Option<TlsReport>,
     /// The clusters of an aggregate, the most preferred first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) children: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) endpoints: Option<EndpointsReport>,
+}
+
+/// The TLS context of a cluster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct TlsReport {
+    /// The certificate provider instance with the roots; absent for those of the system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) roots: Option<String>,
+    /// The one with our certificate; absent if we present none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) identity: Option<String>,
+    /// The names that endpoints may have; any, if there are none.
+    pub(super) subject_alt_names: Vec<String>,
+    /// The server name that is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sni: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -303,6 +322,7 @@ impl ClusterReport {
             kind: None,
             lb_policy: None,
             dns: None,
+            tls: None,
             children: Vec::new(),
             endpoints: None,
         };
@@ -333,6 +353,7 @@ impl ClusterReport {
             _ => return,
         }
         self.lb_policy = Some(cluster.lb_policy.clone());
+        self.tls = cluster.tls.as_ref().map(TlsReport::new);
         let priorities = cluster.endpoints.as_ref().map_or_else(Vec::new, |endpoints| priorities(view, endpoints));
         if self.dns.is_some() && cluster.endpoints.is_none() {
             self.unusable = Some(cluster.note.clone());
@@ -344,6 +365,22 @@ impl ClusterReport {
     fn is_usable(&self) -> bool {
         let Some(endpoints) = &self.endpoints else { return self.kind.is_some() };
         endpoints.priorities.iter().flatten().any(|locality| !locality.endpoints.is_empty())
+    }
+}
+
+impl TlsReport {
+    fn new(tls: &TlsContext) -> Self {
+        let sni = tls.sni.as_deref().map(|name| format!("{name:?}"));
+        let sni = match (tls.auto_host_sni, sni) {
+            (false, sni) => sni,
+            (true, None) => Some("that of the endpoint".to_owned()),
+            (true, Some(sni)) => Some(format!("that of the endpoint, or {sni}")),
+        };
+        let subject_alt_names = match (tls.auto_sni_san_validation, &sni) {
+            (true, Some(_)) => vec!["the server name".to_owned()],
+            _ => tls.subject_alt_names.clone(),
+        };
+        Self { roots: tls.roots.clone(), identity: tls.identity.clone(), subject_alt_names, sni }
     }
 }
 

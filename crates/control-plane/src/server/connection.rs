@@ -1,4 +1,4 @@
-//! A TCP connection that can be frozen and cut from outside.
+//! A connection that can be frozen and cut from outside, and TLS on it.
 
 use std::fmt;
 use std::io;
@@ -8,18 +8,20 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use crate::event::{ConnectionId, Event};
 use crate::faults::FaultState;
+use crate::server::listener::Stream;
 use crate::server::{Life, Shared};
 
 /// A connection of one generation of a server.
 pub(super) struct Connection {
     id: ConnectionId,
-    tcp: TcpStream,
+    stream: Box<dyn Stream>,
+    peer: SocketAddr,
     shared: Arc<Shared>,
     generation: u64,
     gate: Gate,
@@ -35,12 +37,20 @@ enum Gate {
 }
 
 impl Connection {
-    pub(super) fn new(tcp: TcpStream, peer: SocketAddr, shared: Arc<Shared>, generation: u64) -> Self {
+    pub(super) fn new(stream: Box<dyn Stream>, peer: SocketAddr, shared: Arc<Shared>, generation: u64) -> Self {
         let id = shared.journal.next_connection();
         shared.journal.record(Event::ConnectionOpened { connection: id, peer });
         let mut signals = Signals { life: shared.life.subscribe(), faults: shared.faults.subscribe() };
         let gate = signals.gate(generation);
-        Self { id, tcp, shared, generation, gate, gate_change: Box::pin(signals.changed()) }
+        Self { id, stream, peer, shared, generation, gate, gate_change: Box::pin(signals.changed()) }
+    }
+
+    pub(super) fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.peer
     }
 
     /// Ready when bytes may pass, an error when the connection is cut, pending while it is frozen.
@@ -66,14 +76,14 @@ impl Drop for Connection {
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_gate(cx))?;
-        Pin::new(&mut self.tcp).poll_read(cx, buf)
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_gate(cx))?;
-        Pin::new(&mut self.tcp).poll_write(cx, buf)
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -82,35 +92,89 @@ impl AsyncWrite for Connection {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_gate(cx))?;
-        Pin::new(&mut self.tcp).poll_write_vectored(cx, bufs)
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_gate(cx))?;
-        Pin::new(&mut self.tcp).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_gate(cx))?;
-        Pin::new(&mut self.tcp).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
-impl Connected for Connection {
+/// A connection as the HTTP/2 server sees it.
+#[derive(Debug)]
+pub(super) enum Secured {
+    Plaintext(Connection),
+    Tls(Box<TlsStream<Connection>>),
+}
+
+impl Secured {
+    fn stream(self: Pin<&mut Self>) -> Pin<&mut (dyn Stream + 'static)> {
+        match self.get_mut() {
+            Self::Plaintext(connection) => Pin::new(connection),
+            Self::Tls(stream) => Pin::new(&mut **stream),
+        }
+    }
+}
+
+impl AsyncRead for Secured {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Secured {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.stream().poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.stream().poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plaintext(connection) => connection.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_shutdown(cx)
+    }
+}
+
+impl Connected for Secured {
     type ConnectInfo = ConnectionId;
 
     fn connect_info(&self) -> ConnectionId {
-        self.id
+        match self {
+            Self::Plaintext(connection) => connection.id,
+            Self::Tls(stream) => stream.get_ref().0.id,
+        }
     }
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("id", &self.id).field("tcp", &self.tcp).finish_non_exhaustive()
+        f.debug_struct("Connection").field("id", &self.id).field("peer", &self.peer).finish_non_exhaustive()
     }
 }
 
