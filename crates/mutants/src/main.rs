@@ -214,7 +214,7 @@ impl Flags {
             (
                 "the simulator",
                 format!(
-                    "stories, lives of the tree of policies, histories of the dependency manager, 400 worlds of clients, {} seeds, what once went wrong, up to {} states of each small world; it stops at the first violation",
+                    "stories, lives of the tree of policies, histories of the dependency manager and of servers, 400 worlds of clients, {} seeds, what once went wrong, up to {} states of each small world; it stops at the first violation",
                     self.seeds, self.states
                 ),
             ),
@@ -314,7 +314,13 @@ fn root() -> io::Result<PathBuf> {
 }
 
 /// What is mutated.
-const MUTATED: [&str; 3] = ["crates/xds/src/client", "crates/xds/src/deps", "crates/lb/src"];
+const MUTATED: [&str; 5] = [
+    "crates/xds/src/client",
+    "crates/xds/src/deps",
+    "crates/xds/src/serve",
+    "crates/xds/src/resource/listener",
+    "crates/lb/src",
+];
 
 /// The tables that the page is made of.
 const TABLES: [&str; 2] = ["docs/mutants.tsv", "docs/mutants-unseen.tsv"];

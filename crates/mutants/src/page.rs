@@ -182,8 +182,13 @@ impl Share {
     }
 }
 
-const ROOMS: [(&str, &str); 3] =
-    [("`xds/client`", "crates/xds/src/client/"), ("`xds/deps`", "crates/xds/src/deps"), ("`lb`", "crates/lb/")];
+const ROOMS: [(&str, &str); 5] = [
+    ("`xds/client`", "crates/xds/src/client/"),
+    ("`xds/deps`", "crates/xds/src/deps"),
+    ("`xds/serve`", "crates/xds/src/serve"),
+    ("`xds/resource/listener`", "crates/xds/src/resource/listener"),
+    ("`lb`", "crates/lb/"),
+];
 
 const HEAD: &str = "# Would the tests notice?
 
@@ -191,8 +196,7 @@ Written by `mainstay-mutants`. A mutant is one small logic error in a core: `<` 
 negated. All mutants of a sample are compiled into one copy of the cores, each behind a switch; then the tests run once
 with each of them on, and so does, apart from them, the simulator. What fails, panics or never ends has noticed it.
 
-The sample is drawn by a seed from all places of `xds/client`, `xds/deps` and `lb` where such an error could be, from
-each file as many as its share. Places are left out if they are text for people, tests, or only make room, or if the
-mutant does not compile. A survivor is equivalent if nothing could notice it; the reason says why. The tables beside this
+The sample is drawn by a seed from all places of the rooms below where such an error could be, from each file as many as
+its share. Places are left out if they are text for people, tests, or only make room, or if the mutant does not compile. A survivor is equivalent if nothing could notice it; the reason says why. The tables beside this
 page (`mutants.tsv` and `mutants-unseen.tsv`) have every mutant with what noticed it.
 ";

@@ -1,14 +1,13 @@
 //! Looks for anything that does not hold, and says what and where: `notice SEEDS STATES [WITHOUT...]`.
 //!
-//! Stories come first. Then, in rounds, lives of the tree of policies, histories of the dependency manager, worlds of
-//! clients and the worlds of so many seeds, without some; then what once went wrong, and so many states of each small
-//! world. It ends at the first
-//! violation. `mainstay-mutants` runs it with one deliberate error after the other in the cores.
+//! Stories come first. Then, in rounds, lives of the tree of policies, histories of the dependency manager and of servers,
+//! worlds of clients and the worlds of so many seeds, without some; then what once went wrong, and so many states of each
+//! small world. It ends at the first violation. `mainstay-mutants` runs it with one deliberate error after the other in the cores.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use mainstay_sim::{Failure, STORIES, Search, deps, policies, regressions, replay_line, small, swarm};
+use mainstay_sim::{Failure, STORIES, Search, deps, policies, regressions, replay_line, servers, small, swarm};
 
 fn main() -> ExitCode {
     let mut numbers = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));
@@ -43,6 +42,11 @@ fn look(seeds: &[u64], states: usize) -> Result<(), String> {
         for history in part(HISTORIES) {
             deps::run(history).map_err(|violation| format!("{:?} in the history {history}", violation.invariant))?;
             println!("history {history}");
+        }
+        for history in part(HISTORIES) {
+            servers::run(history, None)
+                .map_err(|violation| format!("{:?} in the server {history}", violation.invariant))?;
+            println!("server {history}");
         }
         for seed in part(CLIENTS) {
             swarm::clients::run_seed(seed).map_err(|failure| format!("{} in the client {seed}", what(&failure)))?;
