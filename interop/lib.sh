@@ -24,7 +24,7 @@ our_programs() { # and where they are, for commands of their own
 }
 
 go_programs() {
-  timed 900 "programs in Go" go build -C go -o ../.build/ ./controlplane ./client
+  timed 900 "programs in Go" go build -C go -o ../.build/ ./controlplane ./client ./server ./certificates
 }
 
 python_packages() {
@@ -38,17 +38,17 @@ install_python_packages() {
 }
 export -f install_python_packages
 
-java_client() {
-  cat java/* | cmp --silent - .build/java/sources || timed 300 "client on grpc-java" bash -euc build_java_client
+java_programs() {
+  cat java/* | cmp --silent - .build/java/sources || timed 300 "programs on grpc-java" bash -euc build_java_programs
 }
 
-build_java_client() {
+build_java_programs() {
   rm -rf .build/java
   mvn --quiet --batch-mode --file java/pom.xml dependency:copy-dependencies
-  javac -cp '.build/java/*' -d .build/java java/Client.java
+  javac -cp '.build/java/*' -d .build/java java/*.java
   cat java/* >.build/java/sources
 }
-export -f build_java_client
+export -f build_java_programs
 
 node_packages() {
   cmp --silent js/package-lock.json js/node_modules/installed.json || timed 300 "packages of Node" bash -euc install_node_packages

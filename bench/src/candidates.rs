@@ -1,15 +1,16 @@
 //! The channels that are compared: one connection each, to the same backend.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::str::FromStr;
 
 use mainstay_testservice::proto::test_service_client::TestServiceClient;
 use mainstay_testservice::proto::{ResponseParameters, SimpleRequest, StreamingOutputCallRequest};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Status, Streaming};
 
 use crate::Result;
-use crate::servers::{TARGET, bootstrap};
+use crate::servers::{SECURE_TARGET, TARGET, bootstrap, secure_bootstrap};
 
 /// A kind of channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +69,7 @@ impl Candidate {
     /// A channel of this kind that is connected.
     pub(crate) async fn connect(self, backend: SocketAddr, control_plane: SocketAddr) -> Result<Stub> {
         let endpoint = Endpoint::from_shared(format!("http://{backend}"))?;
-        let mut stub = match self {
+        let stub = match self {
             Self::Mainstay => {
                 let channel = mainstay::Channel::builder(TARGET).bootstrap(bootstrap(&[control_plane])?).build()?;
                 Stub::Mainstay(TestServiceClient::new(channel))
@@ -87,6 +88,38 @@ impl Candidate {
             #[cfg(feature = "tonic-xds")]
             Self::TonicXds => Stub::TonicXds(TestServiceClient::new(tonic_xds(control_plane)?)),
         };
+        self.connected(stub).await
+    }
+
+    /// The same over mTLS, with the certificates in a directory. Only ours and tonic's own channel.
+    pub(crate) async fn connect_secure(
+        self,
+        backend: SocketAddr,
+        control_plane: SocketAddr,
+        certificates: &Path,
+    ) -> Result<Stub> {
+        let stub = match self {
+            Self::Mainstay => {
+                let builder = mainstay::Channel::builder(SECURE_TARGET);
+                let builder = builder.bootstrap(secure_bootstrap(&[control_plane], certificates)?);
+                let credentials = mainstay::Credentials::xds(mainstay::Credentials::insecure());
+                Stub::Mainstay(TestServiceClient::new(builder.credentials(credentials).build()?))
+            }
+            Self::TonicChannel => {
+                let read = |name: &str| std::fs::read(certificates.join(name));
+                let tls = ClientTlsConfig::new()
+                    .ca_certificate(Certificate::from_pem(read("ca.pem")?))
+                    .identity(Identity::from_pem(read("cert.pem")?, read("key.pem")?))
+                    .domain_name("service");
+                let endpoint = Endpoint::from_shared(format!("https://{backend}"))?.tls_config(tls)?;
+                Stub::Tonic(TestServiceClient::new(endpoint.connect().await?))
+            }
+            other => return Err(format!("{} is not measured over TLS", other.name()).into()),
+        };
+        self.connected(stub).await
+    }
+
+    async fn connected(self, mut stub: Stub) -> Result<Stub> {
         // tonic-xds fails calls until it has endpoints; the others wait.
         let mut last = Ok(());
         for _ in 0..200 {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use envoy_types::pb::google::protobuf::Any;
 use mainstay_lb::{
-    Action, ChannelCore, Connectivity, Context, Counter, Host, Input, Snapshot, Subchannel, SubchannelId,
+    Action, ChannelCore, Connectivity, Context, Counter, Helper, Input, Snapshot, Subchannel, SubchannelId,
     SubchannelSpec,
 };
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
@@ -82,13 +82,13 @@ impl Core {
     }
 
     fn handle(&mut self, input: Input) {
-        let mut cx = Context { now: Time::ZERO, choose: &mut Random, host: &mut self.shell };
+        let mut cx = Context { now: Time::ZERO, choose: &mut Random, helper: &mut self.shell };
         self.core.handle(&mut cx, input);
     }
 
     fn settle(&mut self) {
         loop {
-            let mut cx = Context { now: Time::ZERO, choose: &mut Random, host: &mut self.shell };
+            let mut cx = Context { now: Time::ZERO, choose: &mut Random, helper: &mut self.shell };
             self.core.settle(&mut cx);
             let Some(action) = self.core.poll_action() else { return };
             match action {
@@ -121,7 +121,7 @@ impl Core {
     }
 }
 
-impl Host for Shell {
+impl Helper for Shell {
     type Subchannel = Handle;
 
     fn create_subchannel(&mut self, id: SubchannelId, _: &SubchannelSpec) -> Handle {

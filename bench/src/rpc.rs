@@ -27,6 +27,9 @@ pub(crate) struct RpcOptions {
     /// Count another build of this program, too, such as one made with --no-default-features: without telemetry.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "policy")]
     against: Option<PathBuf>,
+    /// Measure calls over mTLS, on a connection that is there: ours as the control plane says, and tonic's own.
+    #[arg(long, conflicts_with_all = ["policy", "against"])]
+    tls: bool,
 }
 
 /// What the child under callgrind does.
@@ -41,6 +44,9 @@ pub(crate) struct ClientArgs {
     /// Unary calls, one after the other.
     #[arg(long)]
     calls: u32,
+    /// A directory with certificates: the calls go over mTLS.
+    #[arg(long)]
+    certificates: Option<PathBuf>,
 }
 
 pub(crate) const IN_FLIGHT: [usize; 3] = [1, 64, 512];
@@ -55,6 +61,10 @@ pub(crate) fn measure(options: &RpcOptions) -> Result<Report> {
     if let Some(policy) = options.policy {
         policies::instructions(&options.common, &[Policy::RoundRobin, policy], &servers, &mut report)?;
         policies::throughput(&options.common, policy, &runtime, &servers, &mut report)?;
+        return Ok(report);
+    }
+    if options.tls {
+        secure_instructions(options, &servers, &mut report)?;
         return Ok(report);
     }
     instructions(options, &servers, &mut report)?;
@@ -83,7 +93,10 @@ pub(crate) fn measure(options: &RpcOptions) -> Result<Report> {
 /// Runs calls through one candidate and nothing else.
 pub(crate) fn run_client(args: &ClientArgs) -> Result<()> {
     runtime()?.block_on(async {
-        let mut stub = args.candidate.connect(args.backend, args.control_plane).await?;
+        let mut stub = match &args.certificates {
+            None => args.candidate.connect(args.backend, args.control_plane).await?,
+            Some(directory) => args.candidate.connect_secure(args.backend, args.control_plane, directory).await?,
+        };
         for _ in 0..args.calls {
             stub.call(Shape::Unary).await?;
         }
@@ -133,6 +146,33 @@ fn instructions(options: &RpcOptions, servers: &Servers, report: &mut Report) ->
         report.note(format!("in {name}, a unary call takes {} instructions: {ratio:.4} of them here", number(theirs)));
     }
     report.plot(plot);
+    Ok(())
+}
+
+/// Instructions per call over mTLS, of ours and of tonic's own channel.
+fn secure_instructions(options: &RpcOptions, servers: &Servers, report: &mut Report) -> Result<()> {
+    if !callgrind::is_there() {
+        return Ok(());
+    }
+    let this = std::env::current_exe()?;
+    let mut counts = Vec::new();
+    for candidate in [Candidate::Mainstay, Candidate::TonicChannel] {
+        let per_call = instructions_per_call(&options.common, &this, |calls| {
+            vec![
+                "client".to_owned(),
+                format!("--candidate={}", candidate.name()),
+                format!("--backend={}", servers.secure_backend),
+                format!("--control-plane={}", servers.control_plane),
+                format!("--calls={calls}"),
+                format!("--certificates={}", servers.certificates.display()),
+            ]
+        })?;
+        report.set(&["instructions_tls", "per_call", candidate.name()], per_call);
+        counts.push(per_call);
+    }
+    report.set(&["instructions_tls", "ratio_to_tonic_channel"], ratio(&counts));
+    line(report, "instructions per unary call, mTLS", &counts, ratio(&counts));
+    report.note("mTLS with TLS 1.3 on one connection that is there, to one backend in another process");
     Ok(())
 }
 

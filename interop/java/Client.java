@@ -1,6 +1,7 @@
 // grpc-java's xDS client: sends RPCs at a constant rate and prints a line for each: "answered by HOST" or "CODE: message".
 
 import io.grpc.CallOptions;
+import io.grpc.ChannelCredentials;
 import io.grpc.ClientCall;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
@@ -8,6 +9,7 @@ import io.grpc.ManagedChannel;
 import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
 import io.grpc.Status;
+import io.grpc.xds.XdsChannelCredentials;
 import java.io.ByteArrayInputStream;
 import java.io.InputStream;
 import java.util.Arrays;
@@ -18,7 +20,7 @@ import java.util.stream.Collectors;
 
 public final class Client {
   // Empty messages need no stubs: the host that answered is in the headers.
-  private static final MethodDescriptor<byte[], byte[]> UNARY_CALL =
+  static final MethodDescriptor<byte[], byte[]> UNARY_CALL =
       MethodDescriptor.<byte[], byte[]>newBuilder()
           .setType(MethodDescriptor.MethodType.UNARY)
           .setFullMethodName("grpc.testing.TestService/UnaryCall")
@@ -35,7 +37,11 @@ public final class Client {
             .collect(Collectors.toMap(flag -> flag[0], flag -> flag[1]));
     long qps = Long.parseLong(flags.getOrDefault("qps", "10"));
     long timeout = Long.parseLong(flags.getOrDefault("timeout", "20")); // deadline of each RPC, in seconds
-    ManagedChannel channel = Grpc.newChannelBuilder(flags.get("server"), InsecureChannelCredentials.create()).build();
+    ChannelCredentials credentials = InsecureChannelCredentials.create();
+    if (flags.getOrDefault("secure_mode", "false").equals("true")) { // as the control plane says
+      credentials = XdsChannelCredentials.create(credentials);
+    }
+    ManagedChannel channel = Grpc.newChannelBuilder(flags.get("server"), credentials).build();
     Executors.newSingleThreadScheduledExecutor()
         .scheduleAtFixedRate(() -> send(channel, timeout), 0, 1_000_000 / qps, TimeUnit.MICROSECONDS);
   }

@@ -6,12 +6,14 @@ import threading
 import time
 
 import grpc
+import grpc.experimental
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--server", required=True, help="the channel's target, xds:///name")
     parser.add_argument("--qps", type=float, default=10)
+    parser.add_argument("--secure_mode", default="false", help="true: secured as the control plane says")
     parser.add_argument("--timeout", type=float, default=20, help="deadline of each RPC, in seconds")
     flags = parser.parse_args()
 
@@ -22,7 +24,11 @@ def main() -> None:
 
 
 def send(flags: argparse.Namespace, lines: "queue.SimpleQueue[str]") -> None:
-    channel = grpc.insecure_channel(flags.server)
+    if flags.secure_mode == "true":
+        credentials = grpc.xds_channel_credentials(grpc.experimental.insecure_channel_credentials())
+        channel = grpc.secure_channel(flags.server, credentials)
+    else:
+        channel = grpc.insecure_channel(flags.server)
     # Empty messages need no stubs: the host that answered is in the headers.
     call = channel.unary_unary("/grpc.testing.TestService/UnaryCall")
 

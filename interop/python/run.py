@@ -17,6 +17,7 @@ import differential
 import istio
 import official
 import proxy
+import security
 import status
 from world import CLIENTS, ROOT, GoControlPlane, MainstayControlPlane, Programs, Red, World
 
@@ -25,7 +26,7 @@ STATUS = "our services, read by grpcio"
 ENVOY = "Envoy, one control plane: mainstay serve"
 ISTIO = f"all clients, one control plane: {istio.NAME}"
 COMPARISON = "what RPCs see"
-SUITES = ["official", "status", "envoy", "differential", "comparison", "istio"]
+SUITES = ["official", "status", "envoy", "differential", "comparison", "security", "istio"]
 
 
 def main() -> int:
@@ -55,6 +56,8 @@ def main() -> int:
                 plays[f"all clients, one control plane: {kind.name}"] = pool.submit(play, base, kind.name, programs, script)
         if flags.only in (None, "comparison"):
             plays[COMPARISON] = pool.submit(play, base, "comparison", programs, comparison.Script)
+        if flags.only in (None, "security"):
+            plays[security.NAME] = pool.submit(play, base, "security", programs, security.Script)
         if flags.only == "istio":  # By itself only: building it takes long.
             plays[ISTIO] = pool.submit(play, base, "istio", programs, istio.Script)
         tables |= {title: played.result() for title, played in plays.items()}
@@ -126,6 +129,8 @@ def reds(title: str, table: dict) -> list[str]:
         for client, result in row.items():
             if not result.startswith(("pass", differential.DIFFERS)):
                 theirs = GoControlPlane.name in title or istio.NAME in title
+                if title == security.NAME:
+                    theirs = not scenario.endswith("server mainstay")
                 ours = client == "mainstay" or not theirs
                 found.append(f"{'OURS' if ours else 'theirs'}: {title}: {scenario}: {client}: {result}")
     return found

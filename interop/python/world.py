@@ -53,6 +53,8 @@ class Programs:
         self.mainstay = rust / "mainstay"
         self.go_control_plane = go / "controlplane"
         self.go_client = go / "client"
+        self.go_server = go / "server"
+        self.go_certificates = go / "certificates"
         self.envoy = go / "envoy"
         self.istiod = go / "istiod"
         self.java = go / "java"
@@ -321,11 +323,19 @@ def assignment(name: str, addresses: list[str]) -> dict:
 class Client:
     """An xDS client that prints what becomes of each RPC."""
 
-    def __init__(self, world: World, kind: str, target: str, bootstrap: pathlib.Path, more_env: dict | None = None):
-        self.kind, self.node = kind, node_of(kind)
+    def __init__(
+        self,
+        world: World,
+        kind: str,
+        target: str,
+        bootstrap: pathlib.Path,
+        more_env: dict | None = None,
+        flags: list | None = None,
+    ):
+        self.kind, self.node, self.stats_port = kind, node_of(kind), free_port()
         programs = world.programs
         arguments = {
-            "mainstay": [programs.client, f"--stats_port={free_port()}", "--print_response=true"],
+            "mainstay": [programs.client, f"--stats_port={self.stats_port}", "--print_response=true"],
             "grpc-go": [programs.go_client],
             "grpcio": [sys.executable, ROOT / "python" / "client.py"],
             "grpc-java": ["java", *JVM, "-cp", f"{programs.java}{os.pathsep}{programs.java}/*", "Client"],
@@ -337,7 +347,7 @@ class Client:
             "GRPC_EXPERIMENTAL_XDS_FEDERATION": "true",
             **(more_env or {}),
         }
-        self.process = world.run([*arguments, f"--server={target}", f"--qps={QPS}"], env)
+        self.process = world.run([*arguments, f"--server={target}", f"--qps={QPS}", *(flags or [])], env)
 
     def outcomes(self, since: float) -> list[str]:
         """The host that answered, or the error, of each RPC that ended since then."""

@@ -76,11 +76,11 @@ async fn a_bootstrap_that_cannot_be_read_is_named_in_every_error() {
 async fn wrong_flags_end_with_what_was_expected() {
     for (program, flag, expected) in [
         (CLIENT, "--qps=fast", "--qps=fast: expected RPCs per second"),
-        (CLIENT, "--secure_mode=True", "not supported yet"),
+        (CLIENT, "--secure_mode=perhaps", "expected true or false"),
         (SERVER, "--port=-1", "--port=-1: expected a port"),
-        (SERVER, "--secure_mode=True", "not supported yet"),
+        (SERVER, "--secure_mode=True --port=7 --maintenance_port=7", "must be another one than --port"),
     ] {
-        let Output { status, stderr, .. } = Command::new(program).arg(flag).output().await.unwrap();
+        let Output { status, stderr, .. } = Command::new(program).args(flag.split(' ')).output().await.unwrap();
         let stderr = String::from_utf8_lossy(&stderr);
         assert_eq!(status.code(), Some(2), "{flag}: {stderr}");
         assert!(stderr.contains(expected), "{flag}: {stderr}");

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use mainstay::{BuildError, Channel, ChannelBuilder, bootstrap::Bootstrap};
+use mainstay::{BuildError, Channel, ChannelBuilder, Credentials, bootstrap::Bootstrap};
 use mainstay_testservice::proto::test_service_client::TestServiceClient;
 use tonic::transport::Endpoint;
 
@@ -47,6 +47,8 @@ impl fmt::Display for Target {
 pub(crate) struct Options {
     /// Let calls wait for a connection instead of failing while there is none.
     pub(crate) wait_for_ready: bool,
+    /// How connections to endpoints are secured.
+    pub(crate) credentials: Credentials,
     /// The bootstrap to use in place of the one that the environment names.
     pub(crate) bootstrap: Option<Bootstrap>,
 }
@@ -58,6 +60,10 @@ pub(crate) fn connect(target: &Target, options: &Options) -> Result<Box<dyn Call
             "--wait-for-ready cannot be had for {text}: tonic's own channel has no such mode"
         ))
         .tip("drop the flag, or call an xds: target")),
+        Target::Plain(_, text) if options.credentials != Credentials::insecure() => Err(Failure::usage(format!(
+            "--credentials cannot be had for {text}: tonic's own channel is in plaintext here"
+        ))
+        .tip("drop the flag, or call an xds: target")),
         Target::Plain(endpoint, _) => Ok(Box::new(TestServiceClient::new(endpoint.connect_lazy()))),
         Target::Xds(text) => Ok(Box::new(TestServiceClient::new(xds_channel(text, options)?))),
     }
@@ -65,7 +71,8 @@ pub(crate) fn connect(target: &Target, options: &Options) -> Result<Box<dyn Call
 
 /// A channel of ours.
 pub(crate) fn xds_channel(target: &str, options: &Options) -> Result<Channel, Failure> {
-    let mut builder = Channel::builder(target).wait_for_ready(options.wait_for_ready);
+    let mut builder =
+        Channel::builder(target).wait_for_ready(options.wait_for_ready).credentials(options.credentials.clone());
     if let Some(bootstrap) = &options.bootstrap {
         builder = builder.bootstrap(bootstrap.clone());
     }

@@ -5,6 +5,7 @@ mod narrator;
 mod play;
 mod said;
 mod script;
+mod secured;
 mod stage;
 
 use std::{
@@ -23,12 +24,13 @@ use crate::{
 use narrator::{Narrator, Telling};
 use play::{Ending, Play};
 use script::SCRIPT;
-use stage::World;
+use stage::Mesh;
 
 /// Watch a small mesh survive the death of its parts, in one process and without any setup
 ///
 /// Starts two control planes, eight backends and a client that sends 50 RPCs per second, kills and restores them on a
-/// script, and tells what is done, what the xDS client says and what is seen. It takes about 25 seconds. SIGINT or
+/// script, and tells what is done, what the xDS client says and what is seen. In the end two more servers, which the control
+/// planes configure, are called over mTLS. It takes about 30 seconds. SIGINT or
 /// SIGTERM end it early. The exit code is 3 if RPCs failed that should not have, if traffic did not get where the
 /// configuration sends it, or if the client did not go from one control plane to the other as it should.
 #[derive(Args, Debug)]
@@ -59,11 +61,11 @@ impl Flags {
 /// Plays the script.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
     let mut narrator = Narrator::new(output, settings.telling);
-    let mut world = World::start().await?;
-    narrator.remark(&world.describe())?;
-    let mut traffic = Traffic::start(Schedule::new(RATE, None), vec![world.client()?], RPC_TIMEOUT);
+    let mut mesh = Mesh::start().await?;
+    narrator.remark(&mesh.describe())?;
+    let mut traffic = Traffic::start(Schedule::new(RATE, None), vec![mesh.client()?], RPC_TIMEOUT);
     let mut ending = Ending::new();
-    let play = Play { stage: &mut world, traffic: &mut traffic, narrator: &mut narrator, ending: &mut ending };
+    let play = Play { stage: &mut mesh, traffic: &mut traffic, narrator: &mut narrator, ending: &mut ending };
     let finished = tokio::select! {
         played = play.run(SCRIPT) => played.map(|()| true)?,
         () = signals.next() => false,

@@ -22,8 +22,8 @@ use report::{Report, Status};
 ///
 /// With --json each report is one line: target, status (complete, partial or failed), error (why there is no
 /// configuration), node, mixed_sources, servers (uri, state, error), listener, routes (a name, virtual_host, and per
-/// route its match and its clusters with weights), clusters by name (kind, lb_policy, dns, children, endpoints as a list
-/// of priorities, each a list of localities with their endpoints), and, while there is no configuration, watched: all
+/// route its match and its clusters with weights), clusters by name (kind, lb_policy, dns, tls, children, endpoints as a
+/// list of priorities, each a list of localities with their endpoints), and, while there is no configuration, watched: all
 /// resources by type and name. Resources have state, version, age_ms, server and error.
 ///
 /// The exit code is 0 if all clusters of the target have endpoints, 4 if some have none, and 1 if there is no

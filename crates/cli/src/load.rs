@@ -13,6 +13,7 @@ use clap::Args;
 use crate::{
     admin,
     connect::{Options, Target, connect},
+    credentials::CredentialFlags,
     failure::Failure,
     listen,
     output::Output,
@@ -49,6 +50,9 @@ pub(crate) struct Flags {
     /// Let calls wait for a connection instead of failing while there is none (xds: targets only)
     #[arg(long)]
     wait_for_ready: bool,
+
+    #[command(flatten)]
+    credentials: CredentialFlags,
 
     /// Serve CSDS at this HOST:PORT: what the channels hold, from which server, and what is wrong with it
     #[arg(long, value_name = "ADDR")]
@@ -87,7 +91,11 @@ impl Flags {
             targets: self.targets,
             schedule: Schedule::new(self.qps, self.duration),
             rpc_timeout: self.rpc_timeout,
-            options: Options { wait_for_ready: self.wait_for_ready, bootstrap: None },
+            options: Options {
+                wait_for_ready: self.wait_for_ready,
+                credentials: self.credentials.resolve()?,
+                bootstrap: None,
+            },
             admin,
             fail_on_failed_rpc: self.fail_on_failed_rpc,
             lines,

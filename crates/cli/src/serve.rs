@@ -2,15 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use clap::Args;
 use mainstay_control_plane::{
-    Body, ControlPlane, Deletions, Event, LoadErrors, LoadReport, Reload, RequestKind, SeenRequest, Server, StreamId,
-    TypeUrl, locality_name,
+    Address, Body, ControlPlane, Deletions, Event, LoadErrors, LoadReport, Reload, RequestKind, SeenRequest, Server,
+    ServerTls, StreamId, TypeUrl, locality_name,
 };
 
 use crate::{
@@ -27,6 +26,9 @@ use crate::{
 /// file that is still being written is waited for. Clients that reject a resource are shown with their reasons, too.
 /// SIGINT or SIGTERM end it with exit code 0.
 ///
+/// With --tls-cert and --tls-key clients connect over TLS, and with --client-ca only those that present a certificate of
+/// that authority. The files are looked at for each connection: new ones are used at once, and wrong ones change nothing.
+///
 /// Files below "nodes/ID/", and those that say "node: ID", are for the node with that id only; it is served them and those
 /// for all nodes. A list "errors:" beside "resources:" has resources that are answered with an error, each with its
 /// "type_url", "name", "code" (such as NOT_FOUND) and "message".
@@ -36,9 +38,21 @@ pub(crate) struct Flags {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 
-    /// Where to listen; port 0 lets the system choose
+    /// Where to listen: HOST:PORT, where port 0 lets the system choose, or unix:PATH
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:18000")]
     listen: String,
+
+    /// Serve TLS with this certificate, in PEM, with those of the authorities in between
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// The private key of --tls-cert
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Serve only clients with a certificate of these authorities (mTLS)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    client_ca: Option<PathBuf>,
 
     /// Serve a directory without resources, and follow changes that delete more than half of them
     #[arg(long)]
@@ -53,29 +67,38 @@ pub(crate) struct Flags {
 #[derive(Debug)]
 pub(crate) struct Settings {
     directory: PathBuf,
-    listen: SocketAddr,
+    listen: Address,
+    tls: Option<ServerTls>,
+    security: Security,
     deletions: Deletions,
     print_load: bool,
 }
 
 impl Flags {
     pub(crate) fn resolve(self) -> Result<Settings, Failure> {
-        let listen = listen::resolve("--listen", &self.listen)?;
+        let listen = listen::resolve_any("--listen", &self.listen)?;
+        let security = match (&self.tls_cert, &self.client_ca) {
+            (None, _) => Security::Plaintext,
+            (Some(_), None) => Security::Tls,
+            (Some(_), Some(_)) => Security::Mtls,
+        };
+        let tls = self.tls_cert.zip(self.tls_key).map(|(cert, key)| ServerTls::from_files(cert, key, self.client_ca));
+        let tls = tls.transpose().map_err(|error| Failure::failed(format!("cannot serve TLS: {error}")))?;
         let deletions = if self.allow_mass_deletion { Deletions::Allowed } else { Deletions::Bounded };
-        Ok(Settings { directory: self.directory, listen, deletions, print_load: self.print_load })
+        Ok(Settings { directory: self.directory, listen, tls, security, deletions, print_load: self.print_load })
     }
 }
 
 /// Serves until a signal.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
-    let Settings { directory, listen, deletions, print_load } = settings;
+    let Settings { directory, listen, tls, security, deletions, print_load } = settings;
     let control_plane = ControlPlane::new();
     let watch = control_plane.watch_directory_with(&directory, deletions).await;
     let mut watch = watch.map_err(|errors| unreadable(&directory, &errors))?;
-    let server = control_plane.serve(listen).await.map_err(|error| listen::failure(listen, &error))?;
+    let server = control_plane.serve_at(listen.clone(), tls).map_err(|error| listen::failure(&listen, &error))?;
     let mut events = server.events();
     let mut log = Log { output, served: Contents::default(), nodes: BTreeMap::new(), print_load };
-    log.begin(&directory, &server, contents(&control_plane))?;
+    log.begin(&directory, &server, security, contents(&control_plane))?;
     loop {
         tokio::select! {
             Some(reload) = watch.next() => log.reload(reload, || contents(&control_plane))?,
@@ -98,6 +121,24 @@ fn contents(control_plane: &ControlPlane) -> Contents {
     snapshot.resources().map(|resource| ((resource.type_url, resource.name), resource.body)).collect()
 }
 
+/// How clients connect.
+#[derive(Clone, Copy, Debug)]
+enum Security {
+    Plaintext,
+    Tls,
+    Mtls,
+}
+
+impl Security {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Plaintext => "",
+            Self::Tls => " over TLS",
+            Self::Mtls => " over mTLS",
+        }
+    }
+}
+
 /// Tells what happens.
 struct Log {
     output: Output,
@@ -108,11 +149,18 @@ struct Log {
 }
 
 impl Log {
-    fn begin(&mut self, directory: &Path, server: &Server, served: Contents) -> Result<(), Failure> {
+    fn begin(
+        &mut self,
+        directory: &Path,
+        server: &Server,
+        security: Security,
+        served: Contents,
+    ) -> Result<(), Failure> {
         self.output.line(format_args!(
-            "serving {} on {}, {}",
+            "serving {} on {}{}, {}",
             styled(TITLE, directory.display()),
-            server.addr(),
+            server.address(),
+            security.words(),
             resources(served.len())
         ))?;
         self.changes(served)
@@ -154,6 +202,10 @@ impl Log {
     fn event(&mut self, event: Event) -> Result<(), Failure> {
         match event {
             Event::Request(request) => self.request(request),
+            Event::HandshakeFailed { peer, reason, .. } => {
+                let refused = styled(BAD, format_args!("client {peer} failed the TLS handshake"));
+                self.output.line(format_args!("{refused}: {reason}"))
+            }
             Event::LoadReported(report) if self.print_load => self.load(&report),
             Event::StreamClosed { stream } => match self.nodes.remove(&stream) {
                 Some(node) => self.output.line(styled(DIM, format_args!("node {node} left"))),

@@ -4,6 +4,7 @@ mod chaos;
 mod hostile;
 mod meter;
 mod outages;
+mod rotation;
 mod villain;
 
 use std::{
@@ -27,6 +28,7 @@ use crate::{
 use chaos::Chaos;
 use hostile::Siege;
 use meter::{Growth, Meter};
+use rotation::Rotation;
 
 /// Send RPCs for a long time while control planes and backends die and return at random
 ///
@@ -48,7 +50,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "T", default_value = "1m", value_parser = span::parse)]
     duration: Duration,
 
-    /// RPCs per second [default: 500; 1000 with a script]
+    /// RPCs per second [default: 500; 1000 with --script outages]
     #[arg(long, value_name = "N", value_parser = crate::load::parse_rate)]
     qps: Option<f64>,
 
@@ -56,13 +58,16 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
 
-    /// Known outages instead of random ones. --duration then says how long servers stay away; an update is withheld for
-    /// 10 s at most
+    /// A known course of things instead of a random one: outages or certificates
     ///
-    /// The last server dies in the middle of an update; two servers die during a switch back; endpoints roll while an
+    /// outages: --duration says how long servers stay away; an update is withheld for 10 s at most. The last server dies in the middle of an update; two servers die during a switch back; endpoints roll while an
     /// update is withheld; a primary returns with nothing; a primary is frozen, or everything sent to it gets lost, in
     /// the middle of an update. No RPC may fail or take more than 200 ms, and the fallback must serve within 11 s.
-    #[arg(long, value_name = "NAME", conflicts_with = "seed")]
+    ///
+    /// certificates: a client and two servers that the control plane configures, with mTLS from files; every second all
+    /// certificates are replaced, in place, by rename or by link, and RPCs go to the other server, which makes a new
+    /// connection. No RPC may fail, and no new connection may have an old certificate.
+    #[arg(long, value_name = "NAME", conflicts_with = "seed", hide_possible_values = true)]
     script: Option<Script>,
 
     /// Hostile backends and callers with bugs, instead of control planes that die
@@ -70,10 +75,11 @@ pub(crate) struct Flags {
     hostile: bool,
 }
 
-/// A script of known outages.
+/// A known course of things.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Script {
     Outages,
+    Certificates,
 }
 
 /// What the flags mean.
@@ -90,6 +96,7 @@ enum Plan {
     Random { seed: u64 },
     Hostile { seed: u64 },
     Outages,
+    Certificates,
 }
 
 impl Flags {
@@ -97,6 +104,7 @@ impl Flags {
         let Self { duration, qps, seed, script, hostile } = self;
         let (usual, plan) = match script {
             Some(Script::Outages) => (1000.0, Plan::Outages),
+            Some(Script::Certificates) => (500.0, Plan::Certificates),
             None if hostile => (500.0, Plan::Hostile { seed }),
             None => (500.0, Plan::Random { seed }),
         };
@@ -144,6 +152,10 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
         Plan::Hostile { seed } => {
             let load = Load { duration, qps, seed };
             soak(Siege::start(seed).await?, files_before, load, signals, output).await
+        }
+        Plan::Certificates => {
+            let load = Load { duration, qps, seed: 0 };
+            soak(Rotation::start().await?, files_before, load, signals, output).await
         }
         Plan::Outages => tokio::select! {
             ended = outages::run(qps, duration, &mut output) => ended,

@@ -24,14 +24,23 @@ pub struct StreamId(pub u64);
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A TCP connection was accepted.
+    /// A connection was accepted.
     ConnectionOpened {
+        /// Which one.
+        connection: ConnectionId,
+        /// The client's end of it; unspecified for a socket in the file system.
+        peer: SocketAddr,
+    },
+    /// A client that was accepted failed to secure its connection with TLS; it is closed.
+    HandshakeFailed {
         /// Which one.
         connection: ConnectionId,
         /// The client's end of it.
         peer: SocketAddr,
+        /// What was wrong.
+        reason: String,
     },
-    /// A TCP connection ended.
+    /// A connection ended.
     ConnectionClosed {
         /// Which one.
         connection: ConnectionId,
@@ -61,18 +70,12 @@ pub enum Event {
 impl Event {
     /// The request, if this is one.
     pub fn as_request(&self) -> Option<&SeenRequest> {
-        match self {
-            Self::Request(request) => Some(request),
-            _ => None,
-        }
+        if let Self::Request(request) = self { Some(request) } else { None }
     }
 
     /// The response, if this is one.
     pub fn as_response(&self) -> Option<&SentResponse> {
-        match self {
-            Self::ResponseSent(response) => Some(response),
-            _ => None,
-        }
+        if let Self::ResponseSent(response) = self { Some(response) } else { None }
     }
 }
 
@@ -172,6 +175,8 @@ pub struct Stats {
     pub nacks: u64,
     /// Responses that were sent.
     pub responses: u64,
+    /// Responses that were encoded; the others shared the bytes of an earlier one with the same content.
+    pub encodings: u64,
 }
 
 /// Counts events and hands them to whoever listens.
@@ -185,13 +190,14 @@ pub(crate) struct Journal {
     requests: AtomicU64,
     nacks: AtomicU64,
     responses: AtomicU64,
+    encodings: AtomicU64,
 }
 
 impl Journal {
     pub(crate) fn record(&self, event: Event) {
         match &event {
             // Counted when their numbers are drawn.
-            Event::ConnectionOpened { .. } | Event::StreamOpened { .. } => {}
+            Event::ConnectionOpened { .. } | Event::HandshakeFailed { .. } | Event::StreamOpened { .. } => {}
             // Nobody counts these.
             Event::LoadReported(_) | Event::Stopped => {}
             Event::ConnectionClosed { .. } => add_one(&self.closed_connections),
@@ -206,6 +212,10 @@ impl Journal {
         }
         tracing::debug!(?event);
         lock(&self.listeners).retain(|listener| listener.send(event.clone()).is_ok());
+    }
+
+    pub(crate) fn count_encoding(&self) {
+        add_one(&self.encodings);
     }
 
     pub(crate) fn listen(&self) -> Events {
@@ -236,6 +246,7 @@ impl Journal {
             requests: self.requests.load(Ordering::Acquire),
             nacks: self.nacks.load(Ordering::Acquire),
             responses: self.responses.load(Ordering::Acquire),
+            encodings: self.encodings.load(Ordering::Acquire),
         }
     }
 }

@@ -11,6 +11,7 @@ use tonic::Code;
 use crate::snapshot::Body;
 use crate::store::ControlPlane;
 use crate::type_url::TypeUrl;
+use crate::version::Version;
 use crate::view::{Entry, View};
 
 /// The faults of one server; see [`Server::faults`](crate::Server::faults).
@@ -49,6 +50,12 @@ impl Faults {
     /// Accepts streams and reads requests, and never responds.
     pub fn silent(&self, on: bool) {
         self.state.send_modify(|state| state.silent = on);
+    }
+
+    /// Says nothing about names that are not here, as most control planes do: a client has to wait until it believes it.
+    /// Without this a client that reads `resource_errors` is told at once.
+    pub fn hide_absence(&self, on: bool) {
+        self.state.send_modify(|state| state.hides_absence = on);
     }
 
     /// Sends the headers of a new stream only with its first response, as some servers do.
@@ -145,6 +152,7 @@ pub enum Corruption {
 pub(crate) struct FaultState {
     pub(crate) black_hole: bool,
     pub(crate) late_headers: bool,
+    pub(crate) hides_absence: bool,
     silent: bool,
     close_after: Option<(u64, Code)>,
     deadly: BTreeSet<(TypeUrl, String)>,
@@ -195,7 +203,8 @@ impl FaultState {
                     message(type_url, any.value.iter().take(*length).copied().collect())
                 }
             };
-            Some((type_url, name.as_str(), Entry { stamp: *stamp, body }))
+            let version = Version::of(&body);
+            Some((type_url, name.as_str(), Entry { stamp: *stamp, version, body }))
         });
         Some(Arc::new(view.overlay(replacements)))
     }

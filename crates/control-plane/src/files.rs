@@ -222,7 +222,7 @@ impl Loader {
             Value::List(items) => self.read_list(file, items, node),
             Value::Map(_) if document.get(TYPE_KEY).is_some() => self.read_resource(file, document, None, node),
             Value::Map(entries) => self.read_map(file, entries, node),
-            _ => {
+            Value::Bool(_) | Value::Signed(_) | Value::Unsigned(_) | Value::Float(_) | Value::String(_) => {
                 let problem = format!("expected resources, found {}", document.describe());
                 self.report(file, None, &FieldError::new(document, problem));
             }

@@ -58,6 +58,10 @@ use envoy_types::pb::xds::core::v3::collection_entry::{InlineEntry, ResourceSpec
 use envoy_types::util::pack_any;
 use prost::Message;
 
+pub use self::tls::{with_mtls, with_server_tls, with_tls};
+
+mod tls;
+
 /// Where a listener has its routes from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Routes {

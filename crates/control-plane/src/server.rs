@@ -6,24 +6,33 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryResponse;
-use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 use envoy_types::pb::envoy::service::load_stats::v3::load_reporting_service_server::LoadReportingServiceServer;
+use prost::Message;
 use tokio::net::{TcpListener, TcpSocket, ToSocketAddrs};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
+use crate::encoding::Encoded;
 use crate::event::{Event, Events, Journal, Stats, lock};
 use crate::faults::Faults;
 use crate::load::{LoadRequest, LoadTotals};
-use crate::server::connection::Connection;
+use crate::server::absent::Absent;
+use crate::server::connection::{Connection, Secured};
+use crate::server::listener::{Listener, bind};
 use crate::server::lrs::Lrs;
 use crate::server::service::Ads;
-use crate::server::streams::{Command, Streams};
+use crate::server::streams::{Command, Raw, Streams};
 use crate::store::ControlPlane;
+use crate::tls::ServerTls;
+use crate::type_url::TypeUrl;
 
+pub use listener::Address;
+
+mod absent;
 mod connection;
+mod listener;
 mod lrs;
 mod service;
 mod stream;
@@ -34,31 +43,48 @@ impl ControlPlane {
     pub async fn serve(&self, addr: impl ToSocketAddrs) -> io::Result<Server> {
         let mut failure = io::Error::new(io::ErrorKind::InvalidInput, "the address to listen on resolves to nothing");
         for addr in tokio::net::lookup_host(addr).await? {
-            let bound = bind(addr).and_then(|reserved| {
-                let addr = reserved.local_addr()?;
-                Ok((addr, reserved, listen(addr)?))
-            });
-            match bound {
-                Ok((addr, reserved, listener)) => return Ok(self.server(addr, Some(reserved), listener)),
+            match self.serve_at(Address::Tcp(addr), None) {
+                Ok(server) => return Ok(server),
                 Err(error) => failure = error,
             }
         }
         Err(failure)
     }
 
-    /// Serves this control plane on a listener that exists already.
-    pub fn serve_on(&self, listener: TcpListener) -> io::Result<Server> {
-        Ok(self.server(listener.local_addr()?, None, listener))
+    /// Serves this control plane at an address, over TLS if there is any.
+    pub fn serve_at(&self, address: Address, tls: Option<ServerTls>) -> io::Result<Server> {
+        let (address, reserved) = match address {
+            Address::Tcp(addr) => {
+                let reserved = bind(addr)?;
+                (Address::Tcp(reserved.local_addr()?), Some(reserved))
+            }
+            unix @ Address::Unix(_) => (unix, None),
+        };
+        let listener = address.listen()?;
+        Ok(self.server(address, reserved, listener, tls))
     }
 
-    fn server(&self, addr: SocketAddr, reserved: Option<TcpSocket>, listener: TcpListener) -> Server {
+    /// Serves this control plane on a listener that exists already.
+    pub fn serve_on(&self, listener: TcpListener) -> io::Result<Server> {
+        Ok(self.server(Address::Tcp(listener.local_addr()?), None, Listener::Tcp(listener), None))
+    }
+
+    fn server(
+        &self,
+        address: Address,
+        reserved: Option<TcpSocket>,
+        listener: Listener,
+        tls: Option<ServerTls>,
+    ) -> Server {
         let shared = Arc::new(Shared {
-            addr,
+            address,
+            tls: tls.map(Arc::new),
             control_plane: self.clone(),
             faults: Faults::new(self.clone()),
             journal: Journal::default(),
             life: watch::Sender::new(Life::default()),
             streams: Streams::default(),
+            absent: Absent::default(),
             load_request: watch::Sender::new(LoadRequest::default()),
             loads: Mutex::default(),
             running: Mutex::default(),
@@ -92,9 +118,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Where it listens, or will listen again.
+    /// The TCP port on which it listens, or will listen again; `0.0.0.0:0` if that is a socket in the file system.
     pub fn addr(&self) -> SocketAddr {
-        self.shared.addr
+        self.shared.address.tcp()
+    }
+
+    /// Where it listens, or will listen again.
+    pub fn address(&self) -> &Address {
+        &self.shared.address
     }
 
     /// What it serves.
@@ -147,6 +178,7 @@ impl Server {
     pub async fn stop_gracefully(&self) {
         let Some(mut running) = lock(&self.shared.running).take() else { return };
         running.stop_accepting().await;
+        self.shared.address.remove();
         let generation = running.generation;
         self.shared.life.send_modify(|life| life.drain(generation));
         let ended = running.ended();
@@ -171,7 +203,7 @@ impl Server {
     /// Listens again on the same address after a stop; does nothing while it listens.
     pub fn start(&self) -> io::Result<()> {
         if !self.is_listening() {
-            self.shared.run(listen(self.addr())?);
+            self.shared.run(self.shared.address.listen()?);
         }
         Ok(())
     }
@@ -179,7 +211,12 @@ impl Server {
     /// Sends a response as it stands on every open stream: for types that nobody knows, and whatever else no real
     /// control plane would say.
     pub fn send_raw(&self, response: &DiscoveryResponse) {
-        self.shared.streams.command(|| Command::Send(response.clone()));
+        let raw = Raw {
+            type_url: TypeUrl::from(response.type_url.as_str()),
+            version: response.version_info.clone(),
+            message: Encoded { body: response.encode_to_vec().into(), nonce: String::new() },
+        };
+        self.shared.streams.command(|| Command::Send(raw.clone()));
     }
 
     /// Ends every open stream with this status; connections stay.
@@ -191,7 +228,7 @@ impl Server {
         let mut reserved = lock(&self.reserved);
         if reserved.is_none() {
             // Where the system does not allow it the port is merely not kept.
-            *reserved = bind(self.addr()).ok();
+            *reserved = self.shared.address.reserve();
         }
     }
 }
@@ -203,6 +240,7 @@ impl Drop for Server {
                 acceptor.abort();
             }
             self.shared.life.send_modify(|life| life.cut(running.generation));
+            self.shared.address.remove();
         }
     }
 }
@@ -210,12 +248,14 @@ impl Drop for Server {
 /// What the tasks of a server have in common.
 #[derive(Debug)]
 struct Shared {
-    addr: SocketAddr,
+    address: Address,
+    tls: Option<Arc<ServerTls>>,
     control_plane: ControlPlane,
     faults: Faults,
     journal: Journal,
     life: watch::Sender<Life>,
     streams: Streams,
+    absent: Absent,
     load_request: watch::Sender<LoadRequest>,
     loads: Mutex<LoadTotals>,
     running: Mutex<Option<Running>>,
@@ -223,7 +263,7 @@ struct Shared {
 
 impl Shared {
     /// Accepts connections from this listener: for the generation that still runs, or else for a new one.
-    fn run(self: &Arc<Self>, listener: TcpListener) {
+    fn run(self: &Arc<Self>, listener: Listener) {
         let mut running = lock(&self.running);
         let running = running.get_or_insert_with(|| Running::new(self));
         let (shared, incoming) = (Arc::clone(self), running.incoming.clone());
@@ -234,6 +274,7 @@ impl Shared {
     async fn kill(&self) -> Option<Running> {
         let mut running = lock(&self.running).take()?;
         running.stop_accepting().await;
+        self.address.remove();
         self.life.send_modify(|life| life.cut(running.generation));
         self.journal.record(Event::Stopped);
         Some(running)
@@ -271,7 +312,7 @@ impl Life {
 struct Running {
     generation: u64,
     acceptor: Option<JoinHandle<()>>,
-    incoming: mpsc::Sender<io::Result<Connection>>,
+    incoming: mpsc::Sender<io::Result<Secured>>,
     http: JoinHandle<()>,
     /// Ends when the last stream has dropped its sender.
     streams: mpsc::Receiver<()>,
@@ -309,27 +350,50 @@ impl Running {
     }
 }
 
-async fn accept(
-    listener: TcpListener,
-    shared: Arc<Shared>,
-    generation: u64,
-    incoming: mpsc::Sender<io::Result<Connection>>,
-) {
+async fn accept(listener: Listener, shared: Arc<Shared>, generation: u64, incoming: mpsc::Sender<io::Result<Secured>>) {
     loop {
         match listener.accept().await {
-            Ok((tcp, peer)) => {
-                // Small messages, each awaited by the other side.
-                let _ = tcp.set_nodelay(true);
-                let connection = Connection::new(tcp, peer, Arc::clone(&shared), generation);
-                if incoming.send(Ok(connection)).await.is_err() {
-                    return;
+            Ok((stream, peer)) => {
+                let connection = Connection::new(stream, peer, Arc::clone(&shared), generation);
+                match shared.tls.clone() {
+                    // A client that does not finish its handshake holds up nobody.
+                    Some(tls) => drop(tokio::spawn(secure(connection, tls, Arc::clone(&shared), incoming.clone()))),
+                    None if incoming.send(Ok(Secured::Plaintext(connection))).await.is_err() => return,
+                    None => {}
                 }
             }
             Err(error) => {
                 // Often "too many open files": trying again at once would only burn the processor.
-                tracing::warn!(%error, addr = %shared.addr, "cannot accept a connection");
+                tracing::warn!(%error, address = %shared.address, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
+        }
+    }
+}
+
+/// Shakes hands with a client, and hands the connection over.
+async fn secure(
+    connection: Connection,
+    tls: Arc<ServerTls>,
+    shared: Arc<Shared>,
+    incoming: mpsc::Sender<io::Result<Secured>>,
+) {
+    let (connection_id, peer) = (connection.id(), connection.peer());
+    let handshake = async {
+        let config = tokio::task::spawn_blocking(move || tls.newest()).await.map_err(io::Error::other)?;
+        let stream = tokio_rustls::TlsAcceptor::from(config).accept(connection).await?;
+        if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+            return Err(io::Error::other("the client does not offer the protocol h2"));
+        }
+        Ok(stream)
+    };
+    let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
+    match shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        // An error means that the server has stopped meanwhile.
+        Ok(stream) => drop(incoming.send(Ok(Secured::Tls(Box::new(stream)))).await),
+        Err(error) => {
+            let reason = error.to_string();
+            shared.journal.record(Event::HandshakeFailed { connection: connection_id, peer, reason });
         }
     }
 }
@@ -337,18 +401,17 @@ async fn accept(
 async fn serve_http(
     ads: Ads,
     lrs: Lrs,
-    connections: mpsc::Receiver<io::Result<Connection>>,
+    connections: mpsc::Receiver<io::Result<Secured>>,
     mut life: watch::Receiver<Life>,
     generation: u64,
 ) {
-    let service = AggregatedDiscoveryServiceServer::new(ads).max_decoding_message_size(MAX_REQUEST_SIZE);
     let ending = async move {
         // An error means that the server is gone, which is an end as well.
         let _ = life.wait_for(|life| life.is_ending(generation)).await;
     };
     let served = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
-        .add_service(service)
+        .add_service(ads)
         .add_service(LoadReportingServiceServer::new(lrs).max_decoding_message_size(MAX_REQUEST_SIZE))
         .serve_with_incoming_shutdown(ReceiverStream::new(connections), ending)
         .await;
@@ -364,22 +427,11 @@ async fn end(task: JoinHandle<()>) {
     let _ = task.await;
 }
 
-fn bind(addr: SocketAddr) -> io::Result<TcpSocket> {
-    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // Connections of an earlier life may linger in TIME_WAIT.
-    socket.set_reuseaddr(true)?;
-    socket.bind(addr)?;
-    Ok(socket)
-}
-
-fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
-    bind(addr)?.listen(BACKLOG)
-}
-
+/// How long a TLS handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const KEEPALIVE: Duration = Duration::from_secs(60);
 const ACCEPT_QUEUE: usize = 16;
-const BACKLOG: u32 = 1024;
 /// A request lists every subscribed name; a hundred thousand of them fit.
 const MAX_REQUEST_SIZE: usize = 64 << 20;

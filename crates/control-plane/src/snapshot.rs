@@ -131,8 +131,8 @@ impl SnapshotBuilder {
         self.resource(Resource::error(type_url, name, code, message))
     }
 
-    /// Gives a type its version. Without this the control plane counts versions itself, and moves only those of types
-    /// whose content changed. A new version sends all resources of the type again, changed or not.
+    /// Gives a type its version. Without this it is a hash of the content, so that equal content has equal versions on
+    /// every replica and after every restart. A new version sends all resources of the type again, changed or not.
     pub fn version(mut self, type_url: TypeUrl, version: impl Into<String>) -> Self {
         self.0.types.entry(type_url).or_default().version = Some(version.into());
         self

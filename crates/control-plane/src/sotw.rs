@@ -10,14 +10,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::config::core::v3::ControlPlane as ServerIdentity;
+use bytes::Bytes;
+use envoy_types::pb::envoy::config::core::v3::{ControlPlane as ServerIdentity, Node};
 use envoy_types::pb::envoy::service::discovery::v3::{
     DiscoveryRequest, DiscoveryResponse, ResourceError, ResourceName,
 };
 use envoy_types::pb::google::rpc::Status as RpcStatus;
+use prost::Message;
+use tonic::Code;
 
+use crate::encoding::Encoded;
 use crate::snapshot::Body;
 use crate::type_url::TypeUrl;
+use crate::version::{Hash, Version};
 use crate::view::{Entry, TypeView, View};
 
 #[cfg(test)]
@@ -29,8 +34,13 @@ pub(crate) struct Sotw {
     nonce_prefix: String,
     responses: u64,
     node_id: Option<String>,
+    /// Whether the client reads `resource_errors`, so that it can be told what is not here.
+    reads_errors: bool,
+    tells_absence: bool,
     view: Option<Arc<View>>,
     subscriptions: BTreeMap<TypeUrl, Subscription>,
+    /// Names that were found to be absent, for whoever writes the log.
+    absent: Vec<(TypeUrl, String)>,
 }
 
 /// How a request was understood.
@@ -52,7 +62,11 @@ pub(crate) struct Response {
     pub(crate) type_url: TypeUrl,
     /// The names of the resources and errors in it.
     pub(crate) names: Vec<String>,
-    pub(crate) message: DiscoveryResponse,
+    /// `version_info`.
+    pub(crate) version: String,
+    pub(crate) message: Encoded,
+    /// Whether its body was encoded for it, and not shared with an earlier one.
+    pub(crate) is_encoding: bool,
 }
 
 /// Why a stream cannot go on.
@@ -71,8 +85,11 @@ impl Sotw {
             nonce_prefix: nonce_prefix.into(),
             responses: 0,
             node_id: None,
+            reads_errors: false,
+            tells_absence: true,
             view: None,
             subscriptions: BTreeMap::new(),
+            absent: Vec::new(),
         }
     }
 
@@ -82,7 +99,10 @@ impl Sotw {
             return Err(ProtocolError::NoTypeUrl);
         }
         // Only the first message of a stream says who is there (P-16).
-        self.node_id.get_or_insert_with(|| request.node.as_ref().map(|node| node.id.clone()).unwrap_or_default());
+        if self.node_id.is_none() {
+            self.node_id = Some(request.node.as_ref().map(|node| node.id.clone()).unwrap_or_default());
+            self.reads_errors = request.node.as_ref().is_some_and(reads_errors);
+        }
         let type_url = TypeUrl::from(request.type_url.as_str());
         if self.subscriptions.len() >= MAX_TYPES && !self.subscriptions.contains_key(&type_url) {
             return Err(ProtocolError::TooManyTypes);
@@ -155,6 +175,8 @@ impl Sotw {
             let nothing = Arc::default();
             let content = view.get(&type_url).unwrap_or(&nothing);
             let is_full = type_url.is_state_of_the_world();
+            let absent = subscription.note_absent(content, self.reads_errors && self.tells_absence);
+            self.absent.extend(absent.into_iter().map(|name| (type_url.clone(), name)));
             if !subscription.has_news(content, is_full) {
                 subscription.settle();
                 continue;
@@ -168,6 +190,16 @@ impl Sotw {
             return Some(subscription.respond(type_url, content, is_full, nonce));
         }
         None
+    }
+
+    /// Whether clients that can be told of absent names are.
+    pub(crate) fn tell_absence(&mut self, on: bool) {
+        self.tells_absence = on;
+    }
+
+    /// The names that were found to be absent since this was last asked, each once per stream.
+    pub(crate) fn take_absent(&mut self) -> Vec<(TypeUrl, String)> {
+        std::mem::take(&mut self.absent)
     }
 
     /// Who is at the other end; empty until the first request, and if that did not say.
@@ -239,6 +271,8 @@ struct Subscription {
     sent: BTreeMap<String, Delivery>,
     /// What was sent, is not in the view any more, and is served on until the client has a replacement.
     kept: BTreeMap<String, Entry>,
+    /// Names that are wanted and not here, and whether that must still be said.
+    absent: BTreeMap<String, bool>,
     last: Option<LastResponse>,
     names_changed: bool,
     view_changed: bool,
@@ -295,7 +329,19 @@ impl Subscription {
         // Who unsubscribes and subscribes again must be sent the resource again (P-43).
         self.sent.retain(|name, _| self.wanted.contains(name));
         self.kept.retain(|name, _| self.wanted.contains(name));
+        self.absent.retain(|name, _| self.wanted.names.contains(name));
         self.names_changed = true;
+    }
+
+    /// Notes which names are not here, of those that were never sent: what is taken away later is told by the next
+    /// response of LDS and CDS, and for other types by nothing (P-52). Answers with those that are news.
+    fn note_absent(&mut self, content: &TypeView, is_told: bool) -> Vec<String> {
+        self.absent.retain(|name, _| !content.resources.contains_key(name));
+        let is_here = |name: &&String| content.resources.contains_key(*name) || self.sent.contains_key(*name);
+        let missing = self.wanted.names.iter().filter(|name| !is_here(name) && !self.absent.contains_key(*name));
+        let news: Vec<String> = missing.cloned().collect();
+        self.absent.extend(news.iter().map(|name| (name.clone(), is_told)));
+        news
     }
 
     fn is_dirty(&self) -> bool {
@@ -309,48 +355,55 @@ impl Subscription {
     fn has_news(&self, content: &TypeView, is_full: bool) -> bool {
         let unanswered = is_full && self.last.is_none() && !self.wanted.is_empty();
         let removed = || is_full && self.sent.keys().any(|name| !self.is_served(name, content));
-        unanswered || self.wanted.in_view(content).any(|(name, entry)| self.is_new(name, entry)) || removed()
+        let absent = || self.absent.values().any(|must_be_said| *must_be_said);
+        let changed = || self.wanted.in_view(content).any(|(name, entry)| self.is_new(name, entry));
+        unanswered || changed() || removed() || absent()
     }
 
     fn respond(&mut self, type_url: TypeUrl, content: &TypeView, is_full: bool, nonce: String) -> Response {
-        let version = if content.version.is_empty() { NO_VERSION } else { &content.version };
-        let mut message = DiscoveryResponse {
-            // Not the version of the view while there is more in it than in the view.
-            version_info: match self.kept.len() {
-                0 => version.to_owned(),
-                kept => format!("{version}+{kept}"),
-            },
-            type_url: type_url.as_str().to_owned(),
-            nonce: nonce.clone(),
-            control_plane: Some(ServerIdentity { identifier: IDENTITY.to_owned() }),
-            ..DiscoveryResponse::default()
-        };
-        let mut names = Vec::new();
+        let mut parts = Vec::new();
         for (name, entry) in self.wanted.in_view(content).chain(&self.kept) {
             let rejected = self.view_changed && self.sent.get(name).is_some_and(|delivery| delivery.rejected);
             let due = rejected || self.is_new(name, entry);
-            match &entry.body {
+            let is_sent = match &entry.body {
                 // LDS and CDS responses carry everything that is subscribed (P-49).
-                Body::Message(any) if due || is_full => message.resources.push(content.pack(name, any, entry.stamp)),
+                Body::Message(_) => due || is_full,
                 // An error is said once (P-61).
-                Body::Error { code, message: text } if due => {
-                    let status = RpcStatus { code: *code as i32, message: text.clone(), details: Vec::new() };
-                    let resource_name = ResourceName { name: name.clone(), ..ResourceName::default() };
-                    message
-                        .resource_errors
-                        .push(ResourceError { resource_name: Some(resource_name), error_detail: Some(status) });
-                }
-                _ => continue,
+                Body::Error { .. } => due,
+            };
+            if is_sent {
+                parts.push(Part::Here(name, entry));
             }
-            names.push((name.clone(), Delivery { stamp: entry.stamp, rejected: false }));
         }
-        let kept = &self.kept;
-        self.sent.retain(|name, _| content.resources.contains_key(name) || kept.contains_key(name));
-        self.sent.extend(names.iter().cloned());
-        let names: Vec<String> = names.into_iter().map(|(name, _)| name).collect();
-        self.last = Some(LastResponse { nonce, names: names.clone(), answer: None });
+        let absent = self.absent.iter().filter(|(_, must_be_said)| **must_be_said);
+        parts.extend(absent.map(|(name, _)| Part::Absent(name)));
+
+        let version = match self.kept.is_empty() {
+            true => content.version.clone(),
+            // Not the version of the view while there is more in it than in the view.
+            false => {
+                let all: BTreeMap<_, _> = content.resources.iter().chain(&self.kept).collect();
+                Version::of_all(all.into_iter().map(|(name, entry)| (name.as_str(), entry.version))).to_string()
+            }
+        };
+        let (body, is_encoding) =
+            content.encodings.body(identify(&version, &parts), || encode(&type_url, content, &version, &parts));
+        let names: Vec<String> = parts.iter().map(|part| part.name().to_owned()).collect();
+        let sent: Vec<_> = parts.iter().filter_map(Part::delivery).collect();
+
+        self.absent.values_mut().for_each(|must_be_said| *must_be_said = false);
+        self.sent.retain(|name, _| {
+            let is_served = content.resources.contains_key(name) || self.kept.contains_key(name);
+            if !is_served && self.wanted.names.contains(name) {
+                // That it is gone was said just now, as far as there are words for it.
+                self.absent.insert(name.clone(), false);
+            }
+            is_served
+        });
+        self.sent.extend(sent);
+        self.last = Some(LastResponse { nonce: nonce.clone(), names: names.clone(), answer: None });
         self.settle();
-        Response { type_url, names, message }
+        Response { type_url, names, version, message: Encoded { body, nonce }, is_encoding }
     }
 
     fn is_served(&self, name: &str, content: &TypeView) -> bool {
@@ -360,6 +413,77 @@ impl Subscription {
     fn is_new(&self, name: &str, entry: &Entry) -> bool {
         self.sent.get(name).is_none_or(|delivery| delivery.stamp != entry.stamp)
     }
+}
+
+/// One thing that a response says.
+enum Part<'a> {
+    /// A resource, or an error in its place.
+    Here(&'a String, &'a Entry),
+    /// There is no such resource.
+    Absent(&'a String),
+}
+
+impl Part<'_> {
+    fn name(&self) -> &str {
+        match self {
+            Self::Here(name, _) | Self::Absent(name) => name,
+        }
+    }
+
+    fn delivery(&self) -> Option<(String, Delivery)> {
+        match self {
+            Self::Here(name, entry) => Some(((*name).clone(), Delivery { stamp: entry.stamp, rejected: false })),
+            Self::Absent(_) => None,
+        }
+    }
+}
+
+/// What two responses have in common whose bodies are the same bytes, if they are made from one view.
+fn identify(version: &str, parts: &[Part<'_>]) -> Version {
+    let mut hash = Hash::new();
+    hash.part(version.as_bytes());
+    for part in parts {
+        hash.part(part.name().as_bytes());
+        match part {
+            Part::Here(_, entry) => hash.part(&entry.version.to_bytes()),
+            Part::Absent(_) => hash.part(b""),
+        };
+    }
+    hash.finish()
+}
+
+/// A response without its nonce.
+fn encode(type_url: &TypeUrl, content: &TypeView, version: &str, parts: &[Part<'_>]) -> Bytes {
+    let mut message = DiscoveryResponse {
+        version_info: version.to_owned(),
+        type_url: type_url.as_str().to_owned(),
+        control_plane: Some(ServerIdentity { identifier: IDENTITY.to_owned() }),
+        ..DiscoveryResponse::default()
+    };
+    let error = |name: &String, code: Code, text: String| ResourceError {
+        resource_name: Some(ResourceName { name: name.clone(), ..ResourceName::default() }),
+        error_detail: Some(RpcStatus { code: code as i32, message: text, details: Vec::new() }),
+    };
+    for part in parts {
+        match part {
+            Part::Here(name, Entry { body: Body::Message(any), version, .. }) => {
+                message.resources.push(content.pack(name, any, *version));
+            }
+            Part::Here(name, Entry { body: Body::Error { code, message: text }, .. }) => {
+                message.resource_errors.push(error(name, *code, text.clone()));
+            }
+            Part::Absent(name) => {
+                message.resource_errors.push(error(name, Code::NotFound, "there is no such resource".to_owned()));
+            }
+        }
+    }
+    message.encode_to_vec().into()
+}
+
+/// Whether a client says that it reads `resource_errors`. There is no feature for it that all know: to others an
+/// otherwise empty response would mean something else, or nothing.
+fn reads_errors(node: &Node) -> bool {
+    node.client_features.iter().any(|feature| feature == READS_ERRORS)
 }
 
 /// Which resources of a type a client wants.
@@ -411,8 +535,9 @@ enum Answer {
 const ROUTING: [TypeUrl; 2] = [TypeUrl::LISTENER, TypeUrl::ROUTE];
 
 const WILDCARD: &str = "*";
-/// The version of a type that was never in a snapshot.
-const NO_VERSION: &str = "0";
+/// Of the deployment, not of the process: versions mean the same on every replica (DX-24).
 const IDENTITY: &str = "mainstay";
+/// A client feature of our own.
+const READS_ERRORS: &str = "mainstay.reads-resource-errors";
 /// A stream with more types than this is not a client of ours.
 const MAX_TYPES: usize = 256;

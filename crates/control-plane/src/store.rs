@@ -17,8 +17,11 @@ use crate::view::View;
 /// let control_plane = ControlPlane::new();
 /// control_plane.set(Snapshot::builder().cluster(resources::eds_cluster("a")));
 /// control_plane.update(|snapshot| snapshot.insert(resources::endpoints("a", ["127.0.0.1:1"])));
-/// assert_eq!(control_plane.version(&TypeUrl::CLUSTER).as_deref(), Some("1"));
-/// assert_eq!(control_plane.version(&TypeUrl::ENDPOINTS).as_deref(), Some("2"));
+/// // Versions follow from the content: another control plane with the same resources has the same ones.
+/// let replica = ControlPlane::new();
+/// replica.set(Snapshot::builder().cluster(resources::eds_cluster("a")).endpoints(resources::endpoints("a", ["127.0.0.1:1"])));
+/// assert_eq!(control_plane.version(&TypeUrl::CLUSTER), replica.version(&TypeUrl::CLUSTER));
+/// assert_eq!(control_plane.version(&TypeUrl::ENDPOINTS), replica.version(&TypeUrl::ENDPOINTS));
 /// ```
 #[derive(Clone, Debug)]
 pub struct ControlPlane {

@@ -1,4 +1,5 @@
-//! A snapshot in force: every type has a version and every resource knows when it last changed.
+//! A snapshot in force: every type and every resource has a version, which follows from its content (DX-24), and every
+//! resource knows when it last changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,8 +8,10 @@ use envoy_types::pb::envoy::service::discovery::v3::Resource as Wrapper;
 use envoy_types::pb::google::protobuf::Any;
 use prost::Message;
 
+use crate::encoding::Encodings;
 use crate::snapshot::{Body, Snapshot, TypeContent};
 use crate::type_url::TypeUrl;
+use crate::version::Version;
 
 /// What one node is served at one moment.
 #[derive(Debug, Default)]
@@ -47,8 +50,8 @@ impl View {
         let mut types = self.types.clone();
         for (type_url, name, entry) in replacements {
             let content = Arc::make_mut(types.entry(type_url.clone()).or_default());
-            content.version = format!("{}+{}", content.version, entry.stamp);
             content.resources.insert(name.to_owned(), entry);
+            content.version = content.content_version().to_string();
         }
         Self { types, wrap_all: self.wrap_all }
     }
@@ -66,12 +69,27 @@ impl View {
 }
 
 /// The resources of one type in a view.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct TypeView {
     pub(crate) version: String,
     pub(crate) resources: BTreeMap<String, Entry>,
     given_version: bool,
     wrap: bool,
+    /// Responses that were made from it.
+    pub(crate) encodings: Encodings,
+}
+
+impl Default for TypeView {
+    /// A type of which there is nothing.
+    fn default() -> Self {
+        Self {
+            version: Version::of_all([]).to_string(),
+            resources: BTreeMap::new(),
+            given_version: false,
+            wrap: false,
+            encodings: Encodings::default(),
+        }
+    }
 }
 
 impl TypeView {
@@ -83,7 +101,7 @@ impl TypeView {
         let mut changed = forced || previous.is_none_or(|old| old.resources.len() != content.resources.len());
         let keep = |name: &str, body: &Body| {
             let old = previous.filter(|_| !forced)?.resources.get(name)?;
-            (old.body == *body).then_some(old.stamp)
+            (old.body == *body).then_some((old.stamp, old.version))
         };
         let resources = content
             .resources
@@ -91,7 +109,8 @@ impl TypeView {
             .map(|(name, body)| {
                 let kept = keep(&name, &body);
                 changed |= kept.is_none();
-                (name, Entry { stamp: kept.unwrap_or(stamp), body })
+                let (stamp, version) = kept.unwrap_or_else(|| (stamp, Version::of(&body)));
+                (name, Entry { stamp, version, body })
             })
             .collect();
         match previous {
@@ -99,20 +118,27 @@ impl TypeView {
             Some(old) if !changed && old.given_version == given_version => Arc::clone(old),
             Some(old) if !changed => Arc::new(Self { given_version, ..old.as_ref().clone() }),
             _ => {
-                let version = content.version.unwrap_or_else(|| stamp.to_string());
-                Arc::new(Self { version, resources, given_version, wrap })
+                let encodings = Encodings::default();
+                let mut now = Self { version: String::new(), resources, given_version, wrap, encodings };
+                now.version = content.version.unwrap_or_else(|| now.content_version().to_string());
+                Arc::new(now)
             }
         }
     }
 
+    /// What the version is, unless the caller gave one.
+    fn content_version(&self) -> Version {
+        Version::of_all(self.resources.iter().map(|(name, entry)| (name.as_str(), entry.version)))
+    }
+
     /// What goes into a response for a message of this type.
-    pub(crate) fn pack(&self, name: &str, message: &Any, stamp: u64) -> Any {
+    pub(crate) fn pack(&self, name: &str, message: &Any, version: Version) -> Any {
         if !self.wrap {
             return message.clone();
         }
         let wrapper = Wrapper {
             name: name.to_owned(),
-            version: stamp.to_string(),
+            version: version.to_string(),
             resource: Some(message.clone()),
             ..Wrapper::default()
         };
@@ -125,6 +151,8 @@ impl TypeView {
 pub(crate) struct Entry {
     /// Changes whenever the content changes, and is never used for two contents: streams compare only this.
     pub(crate) stamp: u64,
+    /// Of the content.
+    pub(crate) version: Version,
     /// What goes into a response.
     pub(crate) body: Body,
 }
@@ -138,8 +166,8 @@ mod tests {
     fn only_types_whose_content_changed_get_a_new_version() {
         let first = View::advance(&View::default(), snapshot("backend:1").into(), 1);
         let second = View::advance(&first, snapshot("backend:2").into(), 2);
-        assert_eq!(version(&second, TypeUrl::CLUSTER), "1");
-        assert_eq!(version(&second, TypeUrl::ENDPOINTS), "2");
+        assert_eq!(version(&second, TypeUrl::CLUSTER), version(&first, TypeUrl::CLUSTER));
+        assert_ne!(version(&second, TypeUrl::ENDPOINTS), version(&first, TypeUrl::ENDPOINTS));
         assert_eq!(stamp(&second, TypeUrl::CLUSTER, "c"), 1);
         assert_eq!(stamp(&second, TypeUrl::ENDPOINTS, "c"), 2);
     }
@@ -157,7 +185,8 @@ mod tests {
     fn a_type_that_went_away_has_a_new_version_and_no_resources() {
         let first = View::advance(&View::default(), snapshot("backend:1").into(), 1);
         let second = View::advance(&first, Snapshot::default(), 2);
-        assert_eq!(version(&second, TypeUrl::CLUSTER), "2");
+        assert_ne!(version(&second, TypeUrl::CLUSTER), version(&first, TypeUrl::CLUSTER));
+        assert_eq!(version(&second, TypeUrl::CLUSTER), TypeView::default().version, "as if there had never been one");
         assert!(second.get(&TypeUrl::CLUSTER).unwrap().resources.is_empty());
         assert_eq!(second.to_snapshot(), Snapshot::default());
     }
@@ -171,6 +200,18 @@ mod tests {
         let moved = View::advance(&same, given("b"), 3);
         assert_eq!((version(&moved, TypeUrl::CLUSTER), stamp(&moved, TypeUrl::CLUSTER, "c")), ("b", 3));
         assert_eq!(stamp(&moved, TypeUrl::ENDPOINTS, "c"), 1);
+    }
+
+    #[test]
+    fn equal_content_has_equal_versions_however_it_came_about_dx24() {
+        let direct = View::advance(&View::default(), snapshot("backend:2").into(), 1);
+        let before = View::advance(&View::default(), snapshot("backend:1").into(), 1);
+        let after = View::advance(&before, snapshot("backend:2").into(), 7);
+        for type_url in [TypeUrl::CLUSTER, TypeUrl::ENDPOINTS] {
+            assert_eq!(version(&direct, type_url.clone()), version(&after, type_url.clone()));
+            let of = |view: &View| view.get(&type_url).unwrap().resources["c"].version;
+            assert_eq!(of(&direct), of(&after));
+        }
     }
 
     fn snapshot(address: &str) -> crate::SnapshotBuilder {

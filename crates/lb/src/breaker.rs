@@ -14,7 +14,7 @@ pub struct Counter {
     in_flight: AtomicU32,
 }
 
-/// One RPC in flight. Gives its place back when dropped, whatever the RPC's status.
+/// One RPC in flight, counted until it is dropped, whatever the RPC's status.
 #[derive(Debug)]
 pub struct InFlight {
     counter: Arc<Counter>,
@@ -26,7 +26,7 @@ impl Counter {
         Self::default()
     }
 
-    /// Takes a place unless `limit` are taken. Racing calls never exceed the limit.
+    /// Counts one more RPC unless `limit` are in flight. Racing calls never exceed the limit.
     pub fn try_acquire(self: &Arc<Self>, limit: u32) -> Option<InFlight> {
         self.in_flight
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < limit).then(|| n + 1))
@@ -34,13 +34,13 @@ impl Counter {
             .then(|| InFlight { counter: Arc::clone(self) })
     }
 
-    /// Takes a place, however many are taken.
+    /// Counts one more RPC, however many are in flight.
     pub fn acquire(self: &Arc<Self>) -> InFlight {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         InFlight { counter: Arc::clone(self) }
     }
 
-    /// How many places are taken.
+    /// How many RPCs are in flight.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
@@ -77,7 +77,7 @@ mod tests {
         assert!(counter.try_acquire(2).is_none(), "L-85: in flight == limit");
         drop(first);
         assert_eq!(counter.in_flight(), 1);
-        assert!(counter.try_acquire(2).is_some(), "L-86: whatever the status, the end of an RPC frees its place");
+        assert!(counter.try_acquire(2).is_some(), "L-86: whatever the status, an RPC that ended is not counted");
     }
 
     #[test]

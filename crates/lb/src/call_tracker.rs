@@ -59,13 +59,13 @@ impl CallTracker {
         self
     }
 
-    /// Adds the place among the requests of an endpoint (L-105).
+    /// Adds the count among the requests of an endpoint (L-105).
     pub(crate) fn with_request(mut self, request: InFlight) -> Self {
         self.request = Some(request);
         self
     }
 
-    /// Adds the place in the circuit breaker.
+    /// Adds the count of the circuit breaker.
     pub(crate) fn with_place(mut self, in_flight: InFlight) -> Self {
         self.in_flight = Some(in_flight);
         self

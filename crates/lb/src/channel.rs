@@ -18,7 +18,7 @@ use mainstay_xds::name::ResourceKey;
 use mainstay_xds::target::Target;
 
 use crate::breaker::Counter;
-use crate::host::{Context, Host, Observation};
+use crate::helper::{Context, Helper, Observation};
 use crate::orca::LoadSink;
 use crate::owner::Wake;
 use crate::snapshot::Snapshot;
@@ -107,7 +107,7 @@ enum Pending {
 }
 
 /// Passes requests on to the shell, and keeps what is answered or told by the channel itself.
-struct InnerHost<'a, H> {
+struct InnerHelper<'a, H> {
     shell: &'a mut H,
     reresolve: &'a mut bool,
     actions: &'a mut VecDeque<Pending>,
@@ -159,9 +159,9 @@ impl<S: Subchannel> ChannelCore<S> {
     }
 
     /// Takes in what happened. Several inputs may be taken in before one [`ChannelCore::settle`].
-    pub fn handle<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, input: Input) {
+    pub fn handle<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, input: Input) {
         match input {
-            Input::Xds(event) => match cx.host.interner() {
+            Input::Xds(event) => match cx.helper.interner() {
                 Some(intern) => self.client.handle_event_sharing(cx.now, cx.choose, intern, event),
                 None => self.client.handle_event(cx.now, cx.choose, event),
             },
@@ -182,7 +182,7 @@ impl<S: Subchannel> ChannelCore<S> {
 
     /// Carries news from the client through the dependency manager to the tree until all are quiet.
     /// Says whether another configuration is in force now.
-    pub fn settle<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) -> bool {
+    pub fn settle<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) -> bool {
         let mut changed = false;
         loop {
             // Only the newest configuration matters: what came in between was never in force.
@@ -239,7 +239,7 @@ impl<S: Subchannel> ChannelCore<S> {
 
     /// Ends everything: connections to endpoints are released at once, streams and lookups by the actions that
     /// follow. Nothing is due after that.
-    pub fn shut_down<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
+    pub fn shut_down<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
         self.with_tree(cx, |tree, cx| tree.shut_down(cx));
         self.deps.shut_down(cx.now);
         self.lrs.shut_down();
@@ -329,21 +329,22 @@ impl<S: Subchannel> ChannelCore<S> {
         }
     }
 
-    fn with_tree<H: Host<Subchannel = S>>(
+    fn with_tree<H: Helper<Subchannel = S>>(
         &mut self,
         cx: &mut Context<'_, H>,
-        act: impl FnOnce(&mut Tree<S>, &mut Context<'_, InnerHost<'_, H>>),
+        act: impl FnOnce(&mut Tree<S>, &mut Context<'_, InnerHelper<'_, H>>),
     ) {
-        let mut host = InnerHost { shell: &mut *cx.host, reresolve: &mut self.reresolve, actions: &mut self.actions };
-        act(&mut self.tree, &mut Context { now: cx.now, choose: &mut *cx.choose, host: &mut host });
+        let mut helper =
+            InnerHelper { shell: &mut *cx.helper, reresolve: &mut self.reresolve, actions: &mut self.actions };
+        act(&mut self.tree, &mut Context { now: cx.now, choose: &mut *cx.choose, helper: &mut helper });
     }
 }
 
 type Config = Result<Arc<deps::XdsConfig>, Arc<deps::ConfigError>>;
 
-// === impl InnerHost ===
+// === impl InnerHelper ===
 
-impl<H: Host> Host for InnerHost<'_, H> {
+impl<H: Helper> Helper for InnerHelper<'_, H> {
     type Subchannel = H::Subchannel;
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Self::Subchannel {

@@ -41,7 +41,7 @@ impl Draws {
         self.more.clear();
     }
 
-    fn place(&mut self, at: usize) -> &mut Draw {
+    fn draw_at(&mut self, at: usize) -> &mut Draw {
         if at < FEW {
             return &mut self.few[at];
         }
@@ -54,12 +54,12 @@ impl Draws {
 
 impl Choose for Once<'_> {
     fn choose(&mut self, bound: u64) -> u64 {
-        let place = self.draws.place(self.next);
+        let draw = self.draws.draw_at(self.next);
         self.next += 1;
-        if place.bound != bound {
-            *place = Draw { bound, drawn: self.choose.choose(bound) };
+        if draw.bound != bound {
+            *draw = Draw { bound, drawn: self.choose.choose(bound) };
         }
-        place.drawn
+        draw.drawn
     }
 }
 

@@ -39,10 +39,10 @@ pub(crate) struct LocalityConfig {
 
 /// An endpoint with where it belongs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Placed<'a> {
+pub(crate) struct EndpointRef<'a> {
     pub(crate) endpoint: &'a Endpoint,
     locality: &'a Arc<LocalityConfig>,
-    /// Its place in the locality.
+    /// Its index in the locality.
     at: u32,
 }
 
@@ -53,7 +53,7 @@ pub(crate) enum AddressSet {
     Many(Vec<SocketAddr>),
 }
 
-/// One address of an endpoint: its place in the list of its locality, so that nothing of a hundred thousand endpoints
+/// One address of an endpoint: its index in the list of its locality, so that nothing of a hundred thousand endpoints
 /// is copied. It keeps the list.
 #[derive(Clone)]
 pub(crate) struct Address {
@@ -72,7 +72,7 @@ pub(crate) struct Identity<'a> {
 }
 
 /// The addresses of `endpoints` in order, IPv6 and IPv4 in turn, each once.
-pub(crate) fn flatten<'a>(endpoints: impl IntoIterator<Item = Placed<'a>>) -> Vec<Address> {
+pub(crate) fn flatten<'a>(endpoints: impl IntoIterator<Item = EndpointRef<'a>>) -> Vec<Address> {
     let mut addresses = Vec::new();
     endpoints.into_iter().for_each(|endpoint| addresses.extend(endpoint.each_address()));
     if addresses.len() > 1 { interleave(addresses) } else { addresses }
@@ -99,7 +99,7 @@ fn interleave(addresses: Vec<Address>) -> Vec<Address> {
 /// The endpoints in a random order in which heavier ones tend to come first (A113).
 ///
 /// Sorting by `u^(1/weight)` is the same as by `ln(u) / weight`.
-pub(crate) fn shuffle<'a>(config: &'a PriorityConfig, choose: &mut dyn Choose) -> Vec<Placed<'a>> {
+pub(crate) fn shuffle<'a>(config: &'a PriorityConfig, choose: &mut dyn Choose) -> Vec<EndpointRef<'a>> {
     let key = |(weight, endpoint)| {
         let u = (choose.choose(DRAWS) + 1) as f64 / (DRAWS + 1) as f64;
         (u.ln() / f64::from(weight), endpoint)
@@ -116,7 +116,7 @@ pub(crate) fn weights(config: &PriorityConfig) -> impl Iterator<Item = u32> {
     config.localities.iter().flat_map(move |locality| {
         let sum: u64 = locality.endpoints().map(|endpoint| u64::from(endpoint.weight)).sum();
         let of_locality = share(locality.weight, localities);
-        let weight = move |endpoint: Placed<'_>| (of_locality * share(endpoint.weight, sum)) >> 31;
+        let weight = move |endpoint: EndpointRef<'_>| (of_locality * share(endpoint.weight, sum)) >> 31;
         locality.endpoints().map(weight).map(|weight| u32::try_from(weight).unwrap_or(u32::MAX).max(1))
     })
 }
@@ -128,24 +128,24 @@ fn share(part: u32, whole: u64) -> u64 {
 
 impl PriorityConfig {
     /// Every endpoint that may get traffic, localities in order.
-    pub(crate) fn endpoints(&self) -> impl Iterator<Item = Placed<'_>> + Clone {
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointRef<'_>> + Clone {
         self.localities.iter().flat_map(LocalityConfig::endpoints)
     }
 }
 
 impl LocalityConfig {
     /// Its endpoints that may get traffic: draining ones are for session affinity only (L-96).
-    pub(crate) fn endpoints(self: &Arc<Self>) -> impl Iterator<Item = Placed<'_>> + Clone {
+    pub(crate) fn endpoints(self: &Arc<Self>) -> impl Iterator<Item = EndpointRef<'_>> + Clone {
         self.all().filter(|endpoint| endpoint.health != HealthStatus::Draining)
     }
 
     /// All of them.
-    pub(crate) fn all(self: &Arc<Self>) -> impl Iterator<Item = Placed<'_>> + Clone {
-        (0..).zip(&self.endpoints.endpoints).map(|(at, endpoint)| Placed { endpoint, locality: self, at })
+    pub(crate) fn all(self: &Arc<Self>) -> impl Iterator<Item = EndpointRef<'_>> + Clone {
+        (0..).zip(&self.endpoints.endpoints).map(|(at, endpoint)| EndpointRef { endpoint, locality: self, at })
     }
 }
 
-impl Placed<'_> {
+impl EndpointRef<'_> {
     /// Each of its addresses.
     pub(crate) fn each_address(&self) -> impl Iterator<Item = Address> {
         let count = self.endpoint.addresses.as_slice().len() as u32;
@@ -153,7 +153,7 @@ impl Placed<'_> {
     }
 }
 
-impl Deref for Placed<'_> {
+impl Deref for EndpointRef<'_> {
     type Target = Endpoint;
 
     fn deref(&self) -> &Endpoint {

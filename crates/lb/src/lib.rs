@@ -6,7 +6,7 @@
 //!
 //! [`Tree`] is the tree of load-balancing policies. It is driven from outside like the cores of
 //! `mainstay-xds`: configuration, connection states and time go in; connections are asked for
-//! through [`Host`]; what comes out is a [`Snapshot`], an immutable value that decides about an RPC
+//! through [`Helper`]; what comes out is a [`Snapshot`], an immutable value that decides about an RPC
 //! without a lock, a queue or an allocation.
 //!
 //! Inside, every policy is a plain state machine that owns its children. A policy never calls its
@@ -24,7 +24,7 @@ mod channel;
 mod draws;
 mod endpoint;
 mod filters;
-mod host;
+mod helper;
 pub mod identity;
 mod index;
 mod orca;
@@ -54,7 +54,7 @@ pub use breaker::{Counter, InFlight};
 pub use call_tracker::{CallTracker, Ending};
 pub use channel::{Action, ChannelCore, Input};
 pub use filters::{Effect, Injected};
-pub use host::{Context, DetectionMethod, Host, Observation, UnenforcedReason};
+pub use helper::{Context, DetectionMethod, Helper, Observation, UnenforcedReason};
 pub use orca::LoadSink;
 pub use owner::Wake;
 pub use picker::Outlook;

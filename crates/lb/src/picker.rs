@@ -25,7 +25,7 @@ mod ring;
 mod stride;
 
 pub(crate) use least_request::LeastRequestPicker;
-pub(crate) use override_host::{HostLink, OverridePicker, SessionHost, Used};
+pub(crate) use override_host::{HostState, OverridePicker, SessionHost, Used};
 pub(crate) use ring::{Ring, RingPicker, Spot};
 pub(crate) use stride::{Reporting, StridePicker};
 
@@ -311,10 +311,10 @@ impl<S: Subchannel> ClusterPicker<S> {
     /// Drops, then the circuit breaker, then the child (L-85).
     fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
         let mut chance = args.draws.drops.once(args.choose);
-        for (place, drop) in self.drops.iter().enumerate() {
+        for (index, drop) in self.drops.iter().enumerate() {
             if drop.per_million > 0 && chance.choose(MILLION) < u64::from(drop.per_million) {
                 if let Some(load) = &self.load {
-                    load.count_drop(place);
+                    load.count_drop(index);
                 }
                 return Pick::Drop(self, format!("EDS-configured drop: {} (cluster {:?})", drop.category, self.name));
             }
@@ -323,7 +323,7 @@ impl<S: Subchannel> ClusterPicker<S> {
             return self.break_circuit();
         }
         match self.child.pick(args) {
-            // Counted only now, so that RPCs that wait take no place; and so asked again.
+            // Counted only now, so that RPCs that wait are not counted; and so asked again.
             Pick::Send(ready, tracker) => match self.counter.try_acquire(self.max_requests) {
                 Some(in_flight) => {
                     let load = self.load.as_ref().map(|load| load.begin(ready.address.socket())); // C-77

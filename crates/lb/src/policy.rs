@@ -25,7 +25,7 @@ use mainstay_xds::{Choose, Time};
 
 use crate::breaker::Counter;
 use crate::endpoint::{Address, PriorityConfig};
-use crate::host::Observation;
+use crate::helper::Observation;
 use crate::owner::Owner;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};

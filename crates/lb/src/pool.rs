@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoint::{Address, Identity};
-use crate::host::Host;
+use crate::helper::Helper;
 use crate::index::Index;
 use crate::orca::LoadSink;
 use crate::owner::Owner;
@@ -22,9 +22,9 @@ pub(crate) struct Handles<S>(Vec<Option<S>>);
 /// Which subchannels there are, who uses them, and in what state they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Pool {
-    /// The low half of an id is a place here, the high half says how often the place was taken before.
+    /// The low half of an id is an index here, the high half says how often the entry was taken before.
     /// A list, because with many endpoints a map is twice as large.
-    places: Vec<Place>,
+    entries: Vec<Entry>,
     free: Vec<u32>,
     by_address: Index,
     /// Why the last attempt to connect failed, where it did.
@@ -37,7 +37,7 @@ pub(crate) struct Pool {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct Entry {
     taken_before: u32,
     state: State,
     /// Whether the shell was asked to connect since the last report.
@@ -68,36 +68,36 @@ impl Pool {
     /// Makes room for so many more.
     pub(crate) fn expect(&mut self, more: usize) {
         let more = more.saturating_sub(self.free.len());
-        self.places.reserve_exact(more);
-        self.by_address.reserve(more, identity_at(&self.places));
+        self.entries.reserve_exact(more);
+        self.by_address.reserve(more, identity_at(&self.entries));
     }
 
     /// The subchannel for `address`, made if there is none.
     pub(crate) fn acquire(&mut self, address: &Address, owner: Owner) -> SubchannelId {
         let user = User { owner, address: address.clone() };
-        let new = self.free.last().copied().unwrap_or(self.places.len() as u32);
-        let at = self.by_address.find_or_insert(&Some(address.identity()), new, identity_at(&self.places));
+        let new = self.free.last().copied().unwrap_or(self.entries.len() as u32);
+        let at = self.by_address.find_or_insert(&Some(address.identity()), new, identity_at(&self.entries));
         if at != new {
-            let place = &mut self.places[at as usize];
-            place.users.add(user);
-            let id = id(at, place);
+            let entry = &mut self.entries[at as usize];
+            entry.users.add(user);
+            let id = id(at, entry);
             self.unused.remove(&id);
             return id;
         }
         if self.free.pop().is_none() {
-            self.places.push(Place { taken_before: 0, state: State::Idle, asked: false, users: Users::Free });
+            self.entries.push(Entry { taken_before: 0, state: State::Idle, asked: false, users: Users::Free });
         }
-        let place = &mut self.places[at as usize];
-        (place.state, place.asked, place.users) = (State::Idle, false, Users::One(user));
-        let id = id(at, place);
+        let entry = &mut self.entries[at as usize];
+        (entry.state, entry.asked, entry.users) = (State::Idle, false, Users::One(user));
+        let id = id(at, entry);
         self.created.push(id);
         id
     }
 
     /// Notes that a user now finds the address, which is the same, elsewhere.
     pub(crate) fn renew(&mut self, id: SubchannelId, owner: Owner, address: &Address) {
-        if let Some(place) = self.place_mut(id)
-            && let Some(user) = place.users.as_mut_slice().iter_mut().find(|user| user.owner == owner)
+        if let Some(entry) = self.entry_mut(id)
+            && let Some(user) = entry.users.as_mut_slice().iter_mut().find(|user| user.owner == owner)
         {
             user.address = address.clone();
         }
@@ -105,9 +105,9 @@ impl Pool {
 
     /// Ends one use; the last one lets the subchannel go at the end of the call.
     pub(crate) fn release(&mut self, id: SubchannelId, owner: Owner) {
-        if let Some(place) = self.place_mut(id) {
-            place.users.remove(owner);
-            if matches!(place.users, Users::Nobody(_)) {
+        if let Some(entry) = self.entry_mut(id) {
+            entry.users.remove(owner);
+            if matches!(entry.users, Users::Nobody(_)) {
                 self.unused.insert(id);
             }
         }
@@ -115,11 +115,11 @@ impl Pool {
 
     /// Asks an idle subchannel to connect, once.
     pub(crate) fn connect(&mut self, id: SubchannelId) {
-        if let Some(place) = self.place_mut(id)
-            && place.state == State::Idle
-            && !place.asked
+        if let Some(entry) = self.entry_mut(id)
+            && entry.state == State::Idle
+            && !entry.asked
         {
-            place.asked = true;
+            entry.asked = true;
             self.to_connect.push(id);
         }
     }
@@ -135,49 +135,49 @@ impl Pool {
     }
 
     pub(crate) fn state(&self, id: SubchannelId) -> State {
-        self.place(id).map_or(State::Idle, |place| place.state)
+        self.entry(id).map_or(State::Idle, |entry| entry.state)
     }
 
     /// The subchannel for `address`, if someone below this cluster has it.
     pub(crate) fn find(&self, address: &Address, cluster: u32) -> Option<SubchannelId> {
-        let at = self.by_address.find(&Some(address.identity()), identity_at(&self.places))?;
-        let place = self.places.get(at as usize)?;
-        place.users.as_slice().iter().any(|user| user.owner.cluster == cluster).then(|| id(at, place))
+        let at = self.by_address.find(&Some(address.identity()), identity_at(&self.entries))?;
+        let entry = self.entries.get(at as usize)?;
+        entry.users.as_slice().iter().any(|user| user.owner.cluster == cluster).then(|| id(at, entry))
     }
 
     /// Who uses the subchannel for `address`.
     pub(crate) fn users(&self, address: &Address) -> impl Iterator<Item = Owner> {
-        let at = self.by_address.find(&Some(address.identity()), identity_at(&self.places));
-        let place = at.and_then(|at| self.places.get(at as usize));
-        place.into_iter().flat_map(|place| place.users.as_slice()).map(|user| user.owner)
+        let at = self.by_address.find(&Some(address.identity()), identity_at(&self.entries));
+        let entry = at.and_then(|at| self.entries.get(at as usize));
+        entry.into_iter().flat_map(|entry| entry.users.as_slice()).map(|user| user.owner)
     }
 
     /// Why the last attempt to connect failed, with the address.
     pub(crate) fn last_error(&self, id: SubchannelId) -> Option<String> {
         let error = self.errors.get(&id)?;
-        let address = self.place(id)?.users.address()?;
+        let address = self.entry(id)?.users.address()?;
         Some(format!("{}: {error}", address.socket()))
     }
 
     /// Takes in a report. The users that have to hear of it; none if nothing changed.
     pub(crate) fn set_state(&mut self, id: SubchannelId, connectivity: Connectivity) -> Vec<Owner> {
         let last_error = self.errors.get(&id).cloned();
-        let Some(place) = self.place_mut(id) else { return Vec::new() };
+        let Some(entry) = self.entry_mut(id) else { return Vec::new() };
         let (state, error) = match connectivity {
             Connectivity::Idle => (State::Idle, None),
             Connectivity::Connecting => (State::Connecting, None),
             Connectivity::Ready => (State::Ready, None),
             Connectivity::TransientFailure(error) => (State::TransientFailure, Some(error)),
         };
-        if place.state == state && (error.is_none() || last_error == error) {
-            if place.asked {
+        if entry.state == state && (error.is_none() || last_error == error) {
+            if entry.asked {
                 self.to_connect.push(id); // Still idle, or idle again before we heard of it: ask again.
             }
             return Vec::new();
         }
-        place.asked = false;
-        place.state = state;
-        let users = place.users.as_slice().iter().map(|user| user.owner).collect();
+        entry.asked = false;
+        entry.state = state;
+        let users = entry.users.as_slice().iter().map(|user| user.owner).collect();
         match error {
             Some(error) => _ = self.errors.insert(id, error),
             None if state == State::Ready => _ = self.errors.remove(&id),
@@ -187,61 +187,61 @@ impl Pool {
     }
 
     /// Has the shell do what was collected.
-    pub(crate) fn flush<S: Subchannel>(&mut self, host: &mut dyn Host<Subchannel = S>, handles: &mut Handles<S>) {
-        handles.expect(self.places.len());
+    pub(crate) fn flush<S: Subchannel>(&mut self, helper: &mut dyn Helper<Subchannel = S>, handles: &mut Handles<S>) {
+        handles.expect(self.entries.len());
         for id in std::mem::take(&mut self.created) {
             // What was made and let go in one call, the shell never hears of.
             if !self.unused.contains(&id)
-                && let Some(address) = self.place(id).and_then(|place| place.users.address())
+                && let Some(address) = self.entry(id).and_then(|entry| entry.users.address())
             {
-                handles.insert(id, host.create_subchannel(id, &address.spec()));
+                handles.insert(id, helper.create_subchannel(id, &address.spec()));
             }
         }
         for id in std::mem::take(&mut self.to_connect) {
             if !self.unused.contains(&id) {
-                host.connect(id);
+                helper.connect(id);
             }
         }
         for (id, period, sink) in std::mem::take(&mut self.load_watches) {
             if !self.unused.contains(&id) {
-                host.watch_load(id, period, sink);
+                helper.watch_load(id, period, sink);
             }
         }
         for id in std::mem::take(&mut self.unused) {
             self.remove(id);
             if handles.remove(id).is_some() {
-                host.release(id);
+                helper.release(id);
             }
         }
         if std::mem::take(&mut self.reresolve) {
-            host.request_reresolution();
+            helper.request_reresolution();
         }
     }
 
     fn remove(&mut self, id: SubchannelId) {
         self.errors.remove(&id);
         let (at, taken_before) = parts(id);
-        let place = self.places.get_mut(at).filter(|place| place.taken_before == taken_before);
-        if let Some(place) = place
-            && let Some(address) = place.users.address()
+        let entry = self.entries.get_mut(at).filter(|entry| entry.taken_before == taken_before);
+        if let Some(entry) = entry
+            && let Some(address) = entry.users.address()
         {
             self.by_address.remove(&Some(address.identity()), at as u32);
-            place.users = Users::Free;
-            if let Some(taken_before) = place.taken_before.checked_add(1) {
-                place.taken_before = taken_before;
+            entry.users = Users::Free;
+            if let Some(taken_before) = entry.taken_before.checked_add(1) {
+                entry.taken_before = taken_before;
                 self.free.push(at as u32);
             }
         }
     }
 
-    fn place(&self, id: SubchannelId) -> Option<&Place> {
+    fn entry(&self, id: SubchannelId) -> Option<&Entry> {
         let (at, taken_before) = parts(id);
-        self.places.get(at).filter(|place| place.taken_before == taken_before)
+        self.entries.get(at).filter(|entry| entry.taken_before == taken_before)
     }
 
-    fn place_mut(&mut self, id: SubchannelId) -> Option<&mut Place> {
+    fn entry_mut(&mut self, id: SubchannelId) -> Option<&mut Entry> {
         let (at, taken_before) = parts(id);
-        self.places.get_mut(at).filter(|place| place.taken_before == taken_before)
+        self.entries.get_mut(at).filter(|entry| entry.taken_before == taken_before)
     }
 }
 
@@ -254,17 +254,17 @@ impl<S> Handles<S> {
         self.0.get(parts(id).0)?.as_ref()
     }
 
-    /// Makes room for the handles of so many places.
-    fn expect(&mut self, places: usize) {
-        if self.0.len() < places {
-            self.0.reserve_exact(places - self.0.len());
-            self.0.resize_with(places, || None);
+    /// Makes room for the handles of so many subchannels.
+    fn expect(&mut self, entries: usize) {
+        if self.0.len() < entries {
+            self.0.reserve_exact(entries - self.0.len());
+            self.0.resize_with(entries, || None);
         }
     }
 
     fn insert(&mut self, id: SubchannelId, handle: S) {
-        if let Some(place) = self.0.get_mut(parts(id).0) {
-            *place = Some(handle);
+        if let Some(entry) = self.0.get_mut(parts(id).0) {
+            *entry = Some(handle);
         }
     }
 
@@ -327,17 +327,17 @@ impl Users {
     }
 }
 
-/// Says what is at a place.
-fn identity_at<'a>(places: &'a [Place]) -> impl Fn(u32) -> Option<Identity<'a>> {
-    |at| places.get(at as usize)?.users.address().map(Address::identity)
+/// Says what is at an index.
+fn identity_at<'a>(entries: &'a [Entry]) -> impl Fn(u32) -> Option<Identity<'a>> {
+    |at| entries.get(at as usize)?.users.address().map(Address::identity)
 }
 
-/// The subchannel at a place.
-fn id(at: u32, place: &Place) -> SubchannelId {
-    SubchannelId(u64::from(place.taken_before) << 32 | u64::from(at))
+/// The subchannel at an index.
+fn id(at: u32, entry: &Entry) -> SubchannelId {
+    SubchannelId(u64::from(entry.taken_before) << 32 | u64::from(at))
 }
 
-/// The place of a subchannel, and how often the place was taken before.
+/// The index of a subchannel, and how often its entry was taken before.
 fn parts(id: SubchannelId) -> (usize, u32) {
     (id.0 as u32 as usize, (id.0 >> 32) as u32)
 }

@@ -52,9 +52,9 @@ struct Compiled {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
     pub(crate) route: &'a Route,
-    /// Its place among the routes of the virtual host.
+    /// Its index among the routes of the virtual host.
     pub(crate) at: usize,
-    /// Where it leads: a place in [`RouteTable::clusters`].
+    /// Where it leads: an index of [`RouteTable::clusters`].
     pub(crate) cluster: Option<usize>,
     /// What happens on the way; none is nothing.
     pub(crate) filters: Option<&'a Filters>,
@@ -62,7 +62,7 @@ pub(crate) struct Found<'a> {
     pub(crate) hash: &'a HashSteps,
 }
 
-/// Where a route leads, as places in the list of clusters.
+/// Where a route leads, as indices of the list of clusters.
 #[derive(Clone, Debug)]
 enum Target {
     Nowhere,
@@ -129,11 +129,11 @@ impl RouteTable {
 
     /// Whether a route names this cluster.
     pub(crate) fn names(&self, cluster: &str) -> bool {
-        self.place(cluster).is_some()
+        self.index_of(cluster).is_some()
     }
 
-    /// The place of a cluster that a route names.
-    pub(crate) fn place(&self, cluster: &str) -> Option<usize> {
+    /// The index of a cluster that a route names.
+    pub(crate) fn index_of(&self, cluster: &str) -> Option<usize> {
         self.clusters.binary_search_by(|name| (**name).cmp(cluster)).ok()
     }
 
@@ -223,15 +223,15 @@ impl Hash for RouteTable {
 
 impl Compiled {
     fn new(route: &Route, virtual_host: &VirtualHost, clusters: &[Arc<str>], chain: &[HttpFilter]) -> Self {
-        let place = |name: &str| clusters.partition_point(|cluster| **cluster < *name) as u32;
+        let index = |name: &str| clusters.partition_point(|cluster| **cluster < *name) as u32;
         let target = match &route.action {
             RouteAction::Forward(forward) => match &forward.target {
-                ClusterTarget::Cluster(name) => Target::Cluster(place(name)),
+                ClusterTarget::Cluster(name) => Target::Cluster(index(name)),
                 ClusterTarget::Weighted(choices) => {
                     let mut sum = 0;
                     let choice = |choice: &WeightedCluster| {
                         sum += u64::from(choice.weight);
-                        (sum, place(&choice.name))
+                        (sum, index(&choice.name))
                     };
                     Target::Weighted(choices.iter().map(choice).collect())
                 }
@@ -264,12 +264,12 @@ impl Target {
     fn choose(&self, choose: &mut dyn Choose) -> Option<(usize, usize)> {
         match self {
             Self::Nowhere => None,
-            Self::Cluster(place) => Some((0, *place as usize)),
+            Self::Cluster(index) => Some((0, *index as usize)),
             Self::Weighted(choices) => {
                 let total = choices.last().map(|(sum, _)| *sum).filter(|sum| *sum > 0)?;
                 let draw = choose.choose(total);
                 let choice = choices.partition_point(|(sum, _)| *sum <= draw);
-                choices.get(choice).map(|(_, place)| (choice, *place as usize))
+                choices.get(choice).map(|(_, index)| (choice, *index as usize))
             }
         }
     }
@@ -340,7 +340,7 @@ impl PathIndex {
         chain.chain(&*self.short).filter(move |key| self.starts_with(path, &key.text))
     }
 
-    /// The place of the last key that is not after `path`; `None` also if no key can match it.
+    /// The index of the last key that is not after `path`; `None` also if no key can match it.
     fn last_not_after(&self, path: &str) -> Option<usize> {
         let first = self.keys.first()?;
         let (start, rest) = path.as_bytes().split_at_checked(self.common)?;

@@ -198,14 +198,14 @@ impl<S: Subchannel> Snapshot<S> {
             let mut args = args.of_session(route.session.as_ref(), &mut session_pick);
             return decide(cluster, picker, route.limit, route.auto_host_rewrite, &mut args);
         }
-        let (forward, place, found) = match works.route(rpc, &mut chosen.of_route.once(choose)) {
+        let (forward, index, found) = match works.route(rpc, &mut chosen.of_route.once(choose)) {
             Ok(found) => found,
             Err(failure) => return Decision::Drop(failure),
         };
         let session = found.filters.and_then(|filters| filters.session(rpc));
         let wanted = session.as_ref().and_then(Session::cluster).filter(|wanted| forward.target.names(wanted));
-        let place = wanted.and_then(|wanted| works.routes.place(wanted)).unwrap_or(place); // A60
-        let (Some(cluster), Some(picker)) = (works.routes.clusters().get(place), works.pickers.get(place)) else {
+        let index = wanted.and_then(|wanted| works.routes.index_of(wanted)).unwrap_or(index); // A60
+        let (Some(cluster), Some(picker)) = (works.routes.clusters().get(index), works.pickers.get(index)) else {
             return Decision::Drop(Failure::internal("route without a cluster".into()));
         };
         let limit = limit(forward.max_stream_duration.or(works.default_limit));
@@ -237,7 +237,7 @@ impl<S: Subchannel> Snapshot<S> {
 type Route<'a> = (&'a ForwardAction, usize, Found<'a>);
 
 impl<S: Subchannel> Works<S> {
-    /// The route of an RPC, the place of its cluster, and what else there is about it.
+    /// The route of an RPC, the index of its cluster, and what else there is about it.
     fn route(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Result<Route<'_>, Failure> {
         let host = &self.routes.virtual_host().name;
         let Some(found) = self.routes.find(rpc, choose) else {
@@ -245,7 +245,7 @@ impl<S: Subchannel> Works<S> {
             return Err(Failure::unavailable(text));
         };
         match (&found.route.action, found.cluster) {
-            (RouteAction::Forward(forward), Some(place)) => Ok((forward, place, found)),
+            (RouteAction::Forward(forward), Some(index)) => Ok((forward, index, found)),
             (RouteAction::Forward(_), None) => {
                 Err(Failure::internal(format!("the route of virtual host {host:?} names no cluster")))
             }
@@ -255,11 +255,11 @@ impl<S: Subchannel> Works<S> {
     }
 
     fn cluster(&self, name: &str) -> Option<(&Arc<str>, &Picker<S>)> {
-        if let Some(place) = self.routes.place(name) {
-            return Some((self.routes.clusters().get(place)?, self.pickers.get(place)?));
+        if let Some(index) = self.routes.index_of(name) {
+            return Some((self.routes.clusters().get(index)?, self.pickers.get(index)?));
         }
-        let place = self.others.binary_search_by(|(cluster, _)| (**cluster).cmp(name)).ok()?;
-        self.others.get(place).map(|(cluster, picker)| (cluster, &**picker))
+        let index = self.others.binary_search_by(|(cluster, _)| (**cluster).cmp(name)).ok()?;
+        self.others.get(index).map(|(cluster, picker)| (cluster, &**picker))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A world for tests: a tree with a host that records what it is asked, virtual time, and chance by script.
+//! The testbed: a tree with a helper that records what it is asked, virtual time, and chance by script.
 //!
 //! Endpoints are known by their port. `"a=1,2 b*3=3|c=4+5"` is two priorities: in the first, locality
 //! `a` with endpoints 1 and 2 and locality `b` of weight 3 with endpoint 3; in the second, locality `c`
@@ -30,15 +30,15 @@ use mainstay_xds::resource::route::{
 use mainstay_xds::{Choose, Code, Time};
 
 use crate::{
-    CallTracker, Chosen, Connectivity, Context, Counter, Decision, Ending, Host, LoadSink, Observation, Rpc, Snapshot,
-    Subchannel, SubchannelId, SubchannelSpec, Tree,
+    CallTracker, Chosen, Connectivity, Context, Counter, Decision, Ending, Helper, LoadSink, Observation, Rpc,
+    Snapshot, Subchannel, SubchannelId, SubchannelSpec, Tree,
 };
 
 /// A tree and everything around it.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct Testbed {
     pub(crate) tree: Tree<Handle>,
-    pub(crate) host: FakeHost,
+    pub(crate) helper: FakeHelper,
     pub(crate) script: Script,
     pub(crate) now: Time,
     pub(crate) snapshot: Arc<Snapshot<Handle>>,
@@ -48,7 +48,7 @@ pub(crate) struct World {
 
 /// The shell, as far as the tree sees it.
 #[derive(Debug, Default)]
-pub(crate) struct FakeHost {
+pub(crate) struct FakeHelper {
     pub(crate) live: BTreeMap<u16, (SubchannelId, Handle)>,
     /// The ports of all, also of several to one port.
     ports: BTreeMap<SubchannelId, u16>,
@@ -75,11 +75,11 @@ pub(crate) struct Script {
     pub(crate) bounds: Vec<u64>,
 }
 
-impl World {
+impl Testbed {
     pub(crate) fn new() -> Self {
         Self {
             tree: Tree::new(),
-            host: FakeHost::default(),
+            helper: FakeHelper::default(),
             script: Script::default(),
             now: Time::ZERO,
             snapshot: Arc::new(Snapshot::empty()),
@@ -87,11 +87,11 @@ impl World {
         }
     }
 
-    /// A world with one cluster `c` with round_robin below wrr_locality.
+    /// A testbed with one cluster `c` with round_robin below wrr_locality.
     pub(crate) fn with_endpoints(endpoints: &str) -> Self {
-        let mut world = Self::new();
-        world.update(config([eds("c", endpoints)]));
-        world
+        let mut bed = Self::new();
+        bed.update(config([eds("c", endpoints)]));
+        bed
     }
 
     pub(crate) fn update(&mut self, config: XdsConfig) {
@@ -123,7 +123,7 @@ impl World {
     }
 
     fn report(&mut self, port: u16, state: Connectivity) {
-        let (id, handle) = self.host.live.get(&port).unwrap_or_else(|| panic!("no subchannel for {port}"));
+        let (id, handle) = self.helper.live.get(&port).unwrap_or_else(|| panic!("no subchannel for {port}"));
         handle.ready.store(state == Connectivity::Ready, Ordering::Relaxed);
         let id = *id;
         self.call(|tree, cx| tree.handle_connectivity(cx, id, state));
@@ -131,11 +131,11 @@ impl World {
 
     /// The connection dies, and the tree has not heard of it yet.
     pub(crate) fn die_silently(&mut self, port: u16) {
-        self.host.live[&port].1.ready.store(false, Ordering::Relaxed);
+        self.helper.live[&port].1.ready.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn is_ready(&self, port: u16) -> bool {
-        self.host.live.get(&port).is_some_and(|(_, handle)| handle.is_ready())
+        self.helper.live.get(&port).is_some_and(|(_, handle)| handle.is_ready())
     }
 
     /// Lets time pass, stopping at each deadline.
@@ -198,7 +198,7 @@ impl World {
         (0..n).map(|_| call()).collect()
     }
 
-    /// What becomes of an RPC whose cookie `sid` has this content: as [`World::rpc`] says, and the content of the
+    /// What becomes of an RPC whose cookie `sid` has this content: as [`Testbed::rpc`] says, and the content of the
     /// cookie that the answer sets. What the decision asks for is done.
     pub(crate) fn rpc_of_session(&mut self, path: &str, cookie: &str) -> (String, String) {
         let mut headers = HeaderMap::new();
@@ -254,13 +254,13 @@ impl World {
         (0..n).map(|_| self.rpc().strip_prefix("send ").and_then(|port| port.parse().ok()).unwrap_or(0)).collect()
     }
 
-    /// What the host was asked since the last call.
+    /// What the helper was asked since the last call.
     pub(crate) fn log(&mut self) -> String {
-        std::mem::take(&mut self.host.log).join(", ")
+        std::mem::take(&mut self.helper.log).join(", ")
     }
 
-    pub(crate) fn call(&mut self, work: impl FnOnce(&mut Tree<Handle>, &mut Context<'_, FakeHost>)) {
-        let mut cx = Context { now: self.now, choose: &mut self.script, host: &mut self.host };
+    pub(crate) fn call(&mut self, work: impl FnOnce(&mut Tree<Handle>, &mut Context<'_, FakeHelper>)) {
+        let mut cx = Context { now: self.now, choose: &mut self.script, helper: &mut self.helper };
         work(&mut self.tree, &mut cx);
         if let Some(snapshot) = self.tree.poll_snapshot() {
             self.snapshot = snapshot;
@@ -269,7 +269,7 @@ impl World {
     }
 }
 
-impl Host for FakeHost {
+impl Helper for FakeHelper {
     type Subchannel = Handle;
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Handle {
@@ -316,7 +316,7 @@ impl Host for FakeHost {
     }
 }
 
-impl FakeHost {
+impl FakeHelper {
     fn port(&self, id: SubchannelId) -> u16 {
         *self.ports.get(&id).unwrap_or_else(|| panic!("{id:?} was never made, or released before"))
     }
@@ -468,8 +468,8 @@ pub(crate) fn edit_cluster(mut config: ClusterConfig, edit: impl FnOnce(&mut Clu
 }
 
 /// Other endpoints in a locality of the first priority.
-pub(crate) fn edit_locality(endpoints: &mut Endpoints, place: usize, edit: impl FnOnce(&mut [Endpoint])) {
-    if let EndpointSource::Inline(collection) = &mut endpoints.priorities[0].localities[place].source {
+pub(crate) fn edit_locality(endpoints: &mut Endpoints, index: usize, edit: impl FnOnce(&mut [Endpoint])) {
+    if let EndpointSource::Inline(collection) = &mut endpoints.priorities[0].localities[index].source {
         edit(&mut Arc::make_mut(collection).endpoints);
     }
 }

@@ -12,7 +12,7 @@ use mainstay_xds::deps::{ClusterChildren, ClusterResult, ConfigError, XdsConfig}
 use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::cluster::ClusterKind;
 
-use crate::host::{Context, Host};
+use crate::helper::{Context, Helper};
 use crate::owner::{Owner, Wake};
 use crate::picker::Picker;
 use crate::policy::cds::{Cds, CdsConfig};
@@ -114,7 +114,7 @@ impl<S: Subchannel> Tree<S> {
     }
 
     /// Puts a configuration in force, or an error in its place (L-29).
-    pub fn update<H: Host<Subchannel = S>>(
+    pub fn update<H: Helper<Subchannel = S>>(
         &mut self,
         cx: &mut Context<'_, H>,
         config: Result<Arc<XdsConfig>, Arc<ConfigError>>,
@@ -126,7 +126,7 @@ impl<S: Subchannel> Tree<S> {
     }
 
     /// Takes in the state of a subchannel. Unknown ids are ignored: they were released.
-    pub fn handle_connectivity<H: Host<Subchannel = S>>(
+    pub fn handle_connectivity<H: Helper<Subchannel = S>>(
         &mut self,
         cx: &mut Context<'_, H>,
         id: SubchannelId,
@@ -136,22 +136,22 @@ impl<S: Subchannel> Tree<S> {
             self.dispatch(cx, Event { owner, what: What::Connectivity(id) });
         }
         self.switch_if_warm(cx);
-        self.pool.flush(cx.host, &mut self.handles);
+        self.pool.flush(cx.helper, &mut self.handles);
     }
 
     /// Lets a part of the tree connect because an RPC waits for it. One that does so already, or is gone, does nothing.
-    pub fn wake<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, wake: Wake) {
+    pub fn wake<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, wake: Wake) {
         self.dispatch(cx, Event { owner: wake.0, what: What::Wake });
-        self.pool.flush(cx.host, &mut self.handles);
+        self.pool.flush(cx.helper, &mut self.handles);
     }
 
     /// Does what is due. A call that comes early or twice does nothing.
-    pub fn handle_timeout<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
+    pub fn handle_timeout<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
         while let Some(timer) = self.timers.pop_due(cx.now) {
             self.dispatch(cx, Event { owner: timer.owner, what: What::Timer(timer.kind) });
         }
         self.switch_if_warm(cx);
-        self.pool.flush(cx.host, &mut self.handles);
+        self.pool.flush(cx.helper, &mut self.handles);
     }
 
     /// What RPCs count for load reports.
@@ -194,11 +194,11 @@ impl<S: Subchannel> Tree<S> {
     }
 
     /// Releases every subchannel.
-    pub fn shut_down<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
+    pub fn shut_down<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
         self.break_off(cx, Failure::unavailable("the channel is shut down".into()));
     }
 
-    fn put_in_force<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, config: Arc<XdsConfig>) {
+    fn put_in_force<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, config: Arc<XdsConfig>) {
         let current = match &self.config {
             Config::Works { config: current, .. } if *current == config => return,
             Config::Works { config: current, routes }
@@ -251,11 +251,11 @@ impl<S: Subchannel> Tree<S> {
         if let Some(before) = before {
             self.keep(cx, before);
         }
-        self.pool.flush(cx.host, &mut self.handles);
+        self.pool.flush(cx.helper, &mut self.handles);
     }
 
     /// Lets go of everything; RPCs fail from now on.
-    fn break_off<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, failure: Failure) {
+    fn break_off<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, failure: Failure) {
         for name in self.pickers.keys().cloned().collect::<Vec<_>>() {
             self.remove_cluster(cx, &name);
         }
@@ -264,10 +264,10 @@ impl<S: Subchannel> Tree<S> {
         let config = Config::Broken(failure);
         self.changed |= self.config != config;
         self.config = config;
-        self.pool.flush(cx.host, &mut self.handles);
+        self.pool.flush(cx.helper, &mut self.handles);
     }
 
-    fn add_cluster<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, name: &Arc<str>, config: CdsConfig) {
+    fn add_cluster<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, name: &Arc<str>, config: CdsConfig) {
         self.last_cluster += 1;
         let number = self.last_cluster;
         let cds = self.with_cx(cx, number, |cx, _| Cds::new(cx, config));
@@ -278,7 +278,7 @@ impl<S: Subchannel> Tree<S> {
         self.changed = true;
     }
 
-    fn update_cluster<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, number: u32, config: CdsConfig) {
+    fn update_cluster<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, number: u32, config: CdsConfig) {
         let update = |cx: &mut Cx<'_>, clusters: &mut Nodes| {
             clusters.get_mut(&number).is_some_and(|node| node.cds.update(cx, config))
         };
@@ -287,7 +287,7 @@ impl<S: Subchannel> Tree<S> {
         }
     }
 
-    fn remove_cluster<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, name: &str) {
+    fn remove_cluster<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, name: &str) {
         if let Some(Numbered { number, .. }) = self.pickers.remove(name)
             && let Some(mut node) = self.clusters.remove(&number)
         {
@@ -296,7 +296,7 @@ impl<S: Subchannel> Tree<S> {
         }
     }
 
-    fn dispatch<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, event: Event) {
+    fn dispatch<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, event: Event) {
         let Owner { cluster, .. } = event.owner;
         let handle = |cx: &mut Cx<'_>, clusters: &mut Nodes| {
             clusters.get_mut(&cluster).is_some_and(|node| node.cds.handle(cx, &event))
@@ -307,19 +307,19 @@ impl<S: Subchannel> Tree<S> {
     }
 
     /// Runs `work` with what policies get.
-    fn with_cx<H: Host<Subchannel = S>, T>(
+    fn with_cx<H: Helper<Subchannel = S>, T>(
         &mut self,
         cx: &mut Context<'_, H>,
         cluster: u32,
         work: impl FnOnce(&mut Cx<'_>, &mut Nodes) -> T,
     ) -> T {
-        let (host, mut observations) = (&mut *cx.host, Vec::new());
+        let (helper, mut observations) = (&mut *cx.helper, Vec::new());
         let mut policy_cx = Cx {
             now: cx.now,
             choose: &mut *cx.choose,
             pool: &mut self.pool,
             timers: &mut self.timers,
-            breakers: &mut |cluster, eds_service| host.circuit_breaker(cluster, eds_service),
+            breakers: &mut |cluster, eds_service| helper.circuit_breaker(cluster, eds_service),
             loads: &mut self.loads,
             last_policy: &mut self.last_policy,
             health: None,
@@ -329,7 +329,7 @@ impl<S: Subchannel> Tree<S> {
             observations: &mut observations,
         };
         let result = work(&mut policy_cx, &mut self.clusters);
-        observations.iter().for_each(|observation| cx.host.observe(observation));
+        observations.iter().for_each(|observation| cx.helper.observe(observation));
         result
     }
 
@@ -360,7 +360,7 @@ impl<S: Subchannel> Default for Tree<S> {
     }
 }
 
-impl<H: Host> fmt::Debug for Context<'_, H> {
+impl<H: Helper> fmt::Debug for Context<'_, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context").field("now", &self.now).finish_non_exhaustive()
     }

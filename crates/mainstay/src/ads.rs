@@ -1,6 +1,6 @@
 //! ADS and LRS streams over HTTP/2: what the client core asks for, done with sockets.
 //!
-//! One task per stream. It takes a place on a connection, opens the stream, passes bytes, and says what happened.
+//! One task per stream. It takes a permit for a stream on a connection, opens the stream, passes bytes, and says what happened.
 //! Streams to equal servers share connections, across all channels of the process, as far as the server allows.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -29,7 +29,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use connection::{Peer, Place};
+use connection::{Peer, StreamPermit};
 use exchange::{End, Exchange};
 use life::Life;
 use token::Tokens;
@@ -193,8 +193,8 @@ impl<I: StreamInput> StreamTask<I> {
     async fn run(&self, mut queue: UnboundedReceiver<Command>) -> CloseCause {
         let (mut opened, mut unsent) = (false, Unsent::default());
         loop {
-            let connect = async { tokio::try_join!(self.peer.place(), self.tokens.bearer(&self.peer.server)) };
-            let (place, bearer) = match tokio::time::timeout(self.connect_timeout, connect).await {
+            let connect = async { tokio::try_join!(self.peer.permit(), self.tokens.bearer(&self.peer.server)) };
+            let (permit, bearer) = match tokio::time::timeout(self.connect_timeout, connect).await {
                 Ok(Ok(connected)) => connected,
                 Ok(Err(cause)) => return CloseCause::ConnectFailed(cause),
                 Err(_) => {
@@ -209,8 +209,8 @@ impl<I: StreamInput> StreamTask<I> {
             }
             opened = true;
             let call = self.channelz.counters.begin();
-            let end = match Exchange::open(&place, self.service.method(), bearer, self.max_response_size) {
-                Ok(exchange) => self.pass_messages(&place, exchange, &mut queue, &mut unsent).await,
+            let end = match Exchange::open(&permit, self.service.method(), bearer, self.max_response_size) {
+                Ok(exchange) => self.pass_messages(&permit, exchange, &mut queue, &mut unsent).await,
                 Err(end) => Ended { end, untouched: true },
             };
             if let CloseCause::Ended { code: 0, .. } = end.end.cause {
@@ -219,23 +219,23 @@ impl<I: StreamInput> StreamTask<I> {
             // The server had sent GOAWAY or had no room, which may show only when a stream is tried: that is no failure
             // of the server, which may take the stream on another connection.
             let is_lost = matches!(end.end.cause, CloseCause::ConnectionLost(_));
-            if !(place.is_shared && end.untouched && (is_lost || end.end.refused)) {
+            if !(permit.is_shared && end.untouched && (is_lost || end.end.refused)) {
                 return end.end.cause;
             }
-            place.retire();
+            permit.retire();
         }
     }
 
     /// Passes messages until the stream ends.
     async fn pass_messages(
         &self,
-        place: &Place,
+        permit: &StreamPermit,
         mut exchange: Exchange<'_>,
         queue: &mut UnboundedReceiver<Command>,
         unsent: &mut Unsent,
     ) -> Ended {
         let mut receipts: VecDeque<Receipt> = unsent.messages.iter().map(|message| exchange.send(message)).collect();
-        let mut life = Life::new(&self.peer, place);
+        let mut life = Life::new(&self.peer, permit);
         let mut untouched = true;
         loop {
             let event = tokio::select! {

@@ -4,11 +4,11 @@
 //! environment names. A program that knows its servers makes one in code:
 //!
 //! ```no_run
-//! use mainstay::bootstrap::{Bootstrap, Node, ServerConfig, TlsConfig};
+//! use mainstay::bootstrap::{Bootstrap, Node, ServerConfig, CertificateFiles};
 //!
 //! # async fn example() -> Result<(), mainstay::BuildError> {
 //! let bootstrap = Bootstrap::builder()
-//!     .server(ServerConfig::tls("xds-primary.example:443", TlsConfig::default()))
+//!     .server(ServerConfig::tls("xds-primary.example:443", CertificateFiles::default()))
 //!     .server(ServerConfig::insecure("xds-fallback.example:18000")) // asked when the first is unreachable
 //!     .node(Node::new("client-1"))
 //!     .build()?;
@@ -26,8 +26,8 @@ mod parts;
 pub use builder::BootstrapBuilder;
 pub use error::{BootstrapError, BootstrapErrorKind};
 pub use parts::{
-    Authority, CallCreds, ChannelCreds, FileWatcherConfig, Guards, IdentityFiles, MetadataValue, Node, ServerConfig,
-    ServerFeatures, TlsConfig,
+    Authority, CallCreds, CertificateFiles, ChannelCreds, Guards, IdentityFiles, MetadataValue, Node, ServerConfig,
+    ServerFeatures,
 };
 
 use std::fmt;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -13,8 +13,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use mainstay_lb::{
-    CallTracker, Chosen, Counter, Decision, Effect, Ending, Failure, Injected, Origin, PushBack, Retry, RetryThrottle,
-    Rpc,
+    CallTracker, Chosen, Decision, Effect, Ending, Failure, Injected, Origin, PushBack, Retry, RetryThrottle, Rpc,
 };
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep};
@@ -29,6 +28,7 @@ use crate::deadline;
 use crate::failure::{self, GRPC_STATUS};
 use crate::hub::{ClusterRef, Hub};
 use crate::peer::Peer;
+use crate::process;
 use crate::random::Random;
 use crate::request::{Request, RequestBody};
 use crate::shared::Halt;
@@ -86,7 +86,8 @@ pub(crate) fn run(
                         Some((code, pause)) => Some((answer.end(code), pause)),
                         None => {
                             let upload = request.commit();
-                            let Answer { mut response, address, origin, tls, timer, tracker, on_subchannel } = answer;
+                            let Answer { mut response, timer, picked } = answer;
+                            let Picked { address, origin, tls, tracker, on_subchannel, .. } = picked;
                             extensions.insert(Peer::endpoint(address, origin, tls));
                             extensions.extend(std::mem::take(response.extensions_mut()));
                             *response.extensions_mut() = extensions;
@@ -175,16 +176,24 @@ struct Call {
     hub: Arc<Hub>,
 }
 
-/// Where an RPC goes, taken out of the snapshot.
+/// What was decided about an attempt, taken out of the snapshot. It goes with the attempt to its end.
+struct Picked {
+    address: SocketAddr,
+    origin: Arc<Origin>,
+    /// What the connection is secured with; known when the attempt is sent.
+    tls: Option<Arc<TlsInfo>>,
+    tracker: CallTracker,
+    on_subchannel: channelz_node::Call,
+    set_cookie: Option<HeaderValue>,
+}
+
+/// What it takes to send an attempt.
 struct Way {
     sender: Sender,
     authority: Option<Authority>,
     deadline: Option<Instant>,
-    tracker: CallTracker,
-    on_subchannel: channelz_node::Call,
-    origin: Arc<Origin>,
     subchannel: Subchannel,
-    set_cookie: Option<HeaderValue>,
+    picked: Picked,
 }
 
 #[expect(
@@ -212,12 +221,8 @@ enum NotSent {
 /// The headers of a response, and what its body goes on with.
 struct Answer {
     response: http::Response<Incoming>,
-    address: SocketAddr,
-    origin: Arc<Origin>,
-    tls: Option<Arc<TlsInfo>>,
     timer: Option<Pin<Box<Sleep>>>,
-    tracker: CallTracker,
-    on_subchannel: channelz_node::Call,
+    picked: Picked,
 }
 
 enum Step {
@@ -311,7 +316,7 @@ impl Call {
     /// Does to the RPC what the filters of its route say, as long as the process has not too many faults at work.
     async fn inject(&mut self, effects: Vec<Injected>) -> Result<(), NotSent> {
         for Injected { effect, max_active } in effects {
-            let Some(_active) = ACTIVE_FAULTS.try_acquire(max_active) else { continue };
+            let Some(_active) = process::ACTIVE_FAULTS.try_acquire(max_active) else { continue };
             match effect {
                 Effect::Delay(time) => {
                     if !self.sleep(time).await {
@@ -367,11 +372,15 @@ impl Call {
                     sender,
                     authority: to.authority.and_then(|authority| Authority::try_from(authority).ok()),
                     deadline: self.deadline(to.limit),
-                    origin: Arc::clone(to.origin),
                     subchannel: to.subchannel.clone(),
-                    tracker: to.tracker,
-                    on_subchannel: to.subchannel.begin(),
-                    set_cookie: to.set_cookie,
+                    picked: Picked {
+                        address,
+                        origin: Arc::clone(to.origin),
+                        tls: None,
+                        tracker: to.tracker,
+                        on_subchannel: to.subchannel.begin(),
+                        set_cookie: to.set_cookie,
+                    },
                 }))
             }
             Decision::Wait(reason, wake) => {
@@ -399,17 +408,17 @@ impl Call {
 
     /// Hands the request to its connection.
     fn send(&mut self, way: Way, request: &mut Request) -> Result<Exchange<impl Exchanging + use<>>, Status> {
-        let Way { sender, authority, deadline, tracker, on_subchannel, subchannel, origin, set_cookie } = way;
+        let Way { sender, authority, deadline, subchannel, mut picked } = way;
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            tracker.withdraw();
+            picked.tracker.withdraw();
             return Err(self.expired("before it could be sent"));
         }
         let authority = authority.unwrap_or_else(|| self.hub.authority.clone());
         let previous = self.retry.as_ref().map_or(0, Retry::previous_attempts);
         let timeout = left.map(deadline::header_value);
         let Some(mut attempt) = request.attempt(sender.scheme(), authority, timeout, previous) else {
-            tracker.withdraw();
+            picked.tracker.withdraw();
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };
         let observer = self.observer.send(attempt.headers_mut());
@@ -419,18 +428,18 @@ impl Call {
         let Sender { mut requests, tls } = sender;
         let answer = requests.try_send_request(attempt);
         let timer = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        let under_way = UnderWay { address: subchannel.address(), origin, tls, tracker, on_subchannel, set_cookie };
-        Ok(Exchange { answer, timer, unanswered: Some(subchannel), under_way: Some(under_way) })
+        picked.tls = tls;
+        Ok(Exchange { answer, timer, unanswered: Some(subchannel), picked: Some(picked) })
     }
 
     /// What became of a request. In line, as are those that poll for it: each of them would be a copy of the response.
     #[inline(always)]
     fn judge(&self, exchanged: Exchanged, request: &Request) -> Result<Sent, Status> {
-        let Exchanged { answer, timer, under_way } = exchanged;
-        let UnderWay { address, origin, tls, tracker, on_subchannel, set_cookie } = under_way;
+        let Exchanged { answer, timer, mut picked } = exchanged;
+        let address = picked.address;
         let Some(answer) = answer else {
-            tracker.end(Ending { code: code::of_tonic(Code::DeadlineExceeded), trailers: None });
-            let cluster = &origin.cluster;
+            picked.tracker.end(Ending { code: code::of_tonic(Code::DeadlineExceeded), trailers: None });
+            let cluster = &picked.origin.cluster;
             return Err(self.expired(&format!("while {address} of cluster {cluster:?} had not answered")));
         };
         match answer {
@@ -438,35 +447,35 @@ impl Call {
             Ok(response) if response.status() != StatusCode::OK && !response.headers().contains_key(&GRPC_STATUS) => {
                 let http = response.status();
                 let code = code::to_tonic(mainstay_xds::Code::of_http_status(http.as_u16()));
-                tracker.end(Ending { code: code::of_tonic(code), trailers: Some(response.headers()) });
+                picked.tracker.end(Ending { code: code::of_tonic(code), trailers: Some(response.headers()) });
                 Ok(Sent::Failed(Status::new(
                     code,
                     format!("{address} answered with HTTP status {http}, not with gRPC"),
                 )))
             }
             Ok(mut response) => {
-                if let Some(cookie) = set_cookie {
+                if let Some(cookie) = picked.set_cookie.take() {
                     response.headers_mut().append(SET_COOKIE, cookie);
                 }
-                Ok(Sent::Answered(Answer { response, address, origin, tls, timer, tracker, on_subchannel }))
+                Ok(Sent::Answered(Answer { response, timer, picked }))
             }
             Err(error) if error.message().is_some() => {
-                tracker.withdraw();
+                picked.tracker.withdraw();
                 Ok(Sent::Returned(address))
             }
             Err(error) => {
                 if let Some(status) = request.broken() {
-                    tracker.withdraw(); // The endpoint is not to blame.
+                    picked.tracker.withdraw(); // The endpoint is not to blame.
                     return Err(status);
                 }
                 let error = error.into_error();
                 let refused = failure::is_refusal(&error);
                 let failed = failure::transport(error, address);
                 if refused {
-                    tracker.withdraw();
+                    picked.tracker.withdraw();
                     return Ok(Sent::Refused(failed));
                 }
-                tracker.end(Ending { code: code::of_tonic(failed.code()), trailers: None });
+                picked.tracker.end(Ending { code: code::of_tonic(failed.code()), trailers: None });
                 Ok(Sent::Failed(failed))
             }
         }
@@ -567,9 +576,9 @@ impl Answer {
     /// Ends the attempt as a failure.
     fn end(self, code: Code) -> Status {
         let headers = self.response.headers();
-        self.tracker.end(Ending { code: code::of_tonic(code), trailers: Some(headers) });
+        self.picked.tracker.end(Ending { code: code::of_tonic(code), trailers: Some(headers) });
         let status = Status::from_header_map(headers).unwrap_or_else(|| Status::new(code, "no status"));
-        Status::new(code, format!("{} of {}", status.message(), self.address))
+        Status::new(code, format!("{} of {}", status.message(), self.picked.address))
     }
 }
 
@@ -591,7 +600,7 @@ pin_project! {
         answer: F,
         timer: Option<Pin<Box<Sleep>>>,
         unanswered: Option<Subchannel>,
-        under_way: Option<UnderWay>,
+        picked: Option<Picked>,
     }
 
     impl<F> PinnedDrop for Exchange<F> {
@@ -603,22 +612,12 @@ pin_project! {
     }
 }
 
-/// What belongs to a request while it waits for its answer.
-struct UnderWay {
-    address: SocketAddr,
-    origin: Arc<Origin>,
-    tls: Option<Arc<TlsInfo>>,
-    tracker: CallTracker,
-    on_subchannel: channelz_node::Call,
-    set_cookie: Option<HeaderValue>,
-}
-
 /// A request that does not wait any more.
 struct Exchanged {
     /// None if its time was up.
     answer: Option<Result<http::Response<Incoming>, Undelivered>>,
     timer: Option<Pin<Box<Sleep>>>,
-    under_way: UnderWay,
+    picked: Picked,
 }
 
 /// What hyper does with a request.
@@ -658,8 +657,8 @@ impl<F: Exchanging> Future for Exchange<F> {
                 None
             }
         };
-        let under_way = this.under_way.take().expect("polled to its end once");
-        Poll::Ready(Exchanged { answer, timer: this.timer.take(), under_way })
+        let picked = this.picked.take().expect("polled to its end once");
+        Poll::Ready(Exchanged { answer, timer: this.timer.take(), picked })
     }
 }
 
@@ -673,6 +672,3 @@ const MAX_RESUMES: u32 = 3;
 /// How often an RPC that never left is sent again. The connection that returns it is gone from the next snapshot, so
 /// that once is nearly always enough.
 const MAX_RETURNS: u32 = 16;
-
-/// The faults at work in this process, of all channels (S-54).
-static ACTIVE_FAULTS: LazyLock<Arc<Counter>> = LazyLock::new(Arc::default);

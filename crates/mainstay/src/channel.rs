@@ -22,11 +22,12 @@ use crate::call::{self, CallSettings};
 use crate::certificates::CertificateProvider;
 use crate::connection::ConnectSettings;
 use crate::credentials::Credentials;
-use crate::dns::{ResolveHost, Shielded, system_dns};
+use crate::dns::{ResolveHost, Shielded};
 use crate::error::{BuildError, TargetError};
 use crate::event::Events;
 use crate::http2::{Http2Settings, KeepAlive};
 use crate::hub::Hub;
+use crate::process;
 use crate::shared::Plan;
 use crate::telemetry::Telemetry;
 use crate::throttle::RetryThrottle;
@@ -264,7 +265,7 @@ impl ChannelBuilder {
         self
     }
 
-    /// Sets the resolver for DNS names; [`SystemDns`] by default.
+    /// Sets the resolver for DNS names; [`SystemDns`](crate::SystemDns) by default.
     pub fn dns(mut self, dns: impl ResolveHost) -> Self {
         self.dns = Some(Arc::new(Shielded(dns)));
         self
@@ -461,7 +462,7 @@ impl ChannelBuilder {
             target,
             bootstrap,
             credentials: self.credentials,
-            dns: self.dns.unwrap_or_else(system_dns),
+            dns: self.dns.unwrap_or_else(|| process::SYSTEM_DNS.clone()),
             client: self.client,
             deps: self.deps,
             connect: self.connect,

@@ -1,11 +1,12 @@
 //! The channelz nodes of channels, subchannels and xDS servers: an id, counters of calls, and a trace of the last events.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use mainstay_xds::client::Report;
+use mainstay_xds::client::{Level, Report};
+
+use crate::process::new_id;
 
 pub(crate) use crate::calls::{Call, CallCounters, Calls};
 
@@ -33,12 +34,6 @@ pub(crate) struct TraceEvent {
     pub(crate) text: String,
 }
 
-/// An id that nothing else in the process has, now or later.
-pub(crate) fn new_id() -> i64 {
-    static LAST_ID: AtomicI64 = AtomicI64::new(0);
-    LAST_ID.fetch_add(1, Ordering::Relaxed) + 1
-}
-
 // === impl CallCounters ===
 
 impl CallCounters {
@@ -57,8 +52,8 @@ impl ChannelzNode {
 
     /// Notes a report.
     pub(crate) fn note(&self, report: &Report) {
-        let (warning, text) = words(report);
-        self.note_event(warning, text);
+        let warning = report.level() == Level::Warn;
+        self.note_event(warning, report.to_string());
     }
 
     /// Notes something else that happened, and whether somebody may have to look.
@@ -77,29 +72,6 @@ impl ChannelzNode {
             trace.events.pop_front();
         }
         trace.events.push_back(event);
-    }
-}
-
-/// A report in words, and whether somebody may have to look.
-fn words(report: &Report) -> (bool, String) {
-    match report {
-        Report::Connecting(_) => (false, "connecting".to_owned()),
-        Report::Connected(_) => (false, "connected, stream open".to_owned()),
-        Report::Answered(_) => (false, "first response".to_owned()),
-        Report::Alive(_) => (false, "reachable again, nothing new".to_owned()),
-        Report::Unreachable(_, cause, pause) => (true, format!("unreachable, next attempt in {pause:.1?}: {cause}")),
-        Report::StreamEnded(_, cause, pause) => (false, format!("stream ended, opened again in {pause:.1?}: {cause}")),
-        Report::FellBack(authority, server) => (true, format!("{authority} fell back to {}", server.server_uri)),
-        Report::Recovered(authority, server) => (false, format!("{authority} returned to {}", server.server_uri)),
-        Report::Acked(_, kind, version, received) => {
-            (false, format!("{} {kind} accepted, version {version:?}", received.resources))
-        }
-        Report::Nacked(_, kind, version, _, error) => (true, format!("{kind} version {version:?} rejected: {error}")),
-        Report::TimedOut(_, resource) => (true, format!("{resource} was not sent in time")),
-        Report::Ignored(_, reason) => (true, format!("message ignored: {reason}")),
-        Report::DeletionIgnored(_, resource) => (true, format!("deletion of {resource} ignored")),
-        Report::DeletionOver(_, resource) => (false, format!("{resource} is back or not watched any more")),
-        Report::SecurityIgnored(cluster) => (true, format!("cluster {cluster:?} asks for TLS, which is not followed")),
     }
 }
 

@@ -37,11 +37,12 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::channelz_node::{self, CallCounters, Calls};
+use crate::channelz_node::{CallCounters, Calls};
 use crate::disconnect::Disconnect;
 use crate::failure::describe;
 use crate::guard;
 use crate::http2::{self, Address, ConnectError, Ends, Http2Settings};
+use crate::process::{self, Kind, Table};
 use crate::pulse::Pulse;
 use crate::random::Random;
 use crate::request::RequestBody;
@@ -144,13 +145,18 @@ struct Progress {
 }
 
 /// Every connection that has a user. Locked before the progress of any of them.
-static CONNECTIONS: Mutex<Option<HashMap<ConnectionSpec, Arc<Connection>>>> = Mutex::new(None);
+#[derive(Default)]
+struct Connections(HashMap<ConnectionSpec, Arc<Connection>>);
+
+impl Table for Connections {
+    const KIND: Kind = Kind::Connections;
+}
 
 impl Connection {
     /// The connection that `spec` describes, made if there is none. `user` hears of it until [`Connection::leave`].
     pub(crate) fn join(spec: ConnectionSpec, user: User) -> Arc<Self> {
-        let mut connections = lock(&CONNECTIONS);
-        let connection = connections.get_or_insert_default().entry(spec).or_insert_with_key(|spec| {
+        let Connections(connections) = &mut *process::table();
+        let connection = connections.entry(spec).or_insert_with_key(|spec| {
             let progress = Mutex::new(Progress {
                 state: Connectivity::Idle,
                 since: SystemTime::now(),
@@ -179,14 +185,14 @@ impl Connection {
 
     /// Ends a use. After the last one the connection is closed as soon as the RPCs on it are done.
     pub(crate) fn leave(&self, user: &User) {
-        let mut connections = lock(&CONNECTIONS);
+        let Connections(connections) = &mut *process::table();
         let mut progress = lock(&self.progress);
         progress.users.retain(|other| other.id != user.id || !other.news.same_receiver(&user.news));
         if progress.users.is_empty() {
             progress.in_use = None;
             // Without it the connection ends with the last RPC on it.
             self.socket.store(None);
-            connections.get_or_insert_default().remove(&self.spec);
+            connections.remove(&self.spec);
         }
     }
 
@@ -304,7 +310,7 @@ impl Connection {
             sender,
             pulse: pulse.clone(),
             runtime: runtime::Handle::current(),
-            id: channelz_node::new_id(),
+            id: process::new_id(),
             ends,
             checks_authority: matches!(self.spec.security, TransportSecurity::Tls(_)),
             before: self.counters.calls(),
@@ -514,7 +520,7 @@ mod tests {
 
         let address = backend.addr();
         let connection =
-            lock(&CONNECTIONS).iter().flatten().find(|(spec, _)| spec.address == address).unwrap().1.clone();
+            process::table::<Connections>().0.values().find(|known| known.spec.address == address).unwrap().clone();
         let socket = connection.socket().unwrap();
         let Ok(dead) = http2::connect::<RequestBody>(&Address::Tcp(address), None, &Http2Settings::default()).await
         else {
@@ -525,7 +531,7 @@ mod tests {
             sender: dead.sender,
             pulse: dead.pulse,
             runtime: socket.runtime.clone(),
-            id: channelz_node::new_id(),
+            id: process::new_id(),
             ends: socket.ends.clone(),
             checks_authority: false,
             before: socket.before,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mainstay_xds::bootstrap::{ChannelCreds, FileWatcherConfig, TlsConfig};
+use mainstay_xds::bootstrap::{CertificateFiles, ChannelCreds};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
@@ -188,10 +188,8 @@ fn named(host: &str) -> Result<ServerName<'static>, CredentialsError> {
 
 /// What the credentials of an xDS server say. The server must have the name that it is reached by, unless a SPIFFE bundle
 /// map says whom to trust: names of hosts mean nothing there (A87).
-fn read_tls(files: &TlsConfig) -> Result<ClientConfig, CredentialsError> {
-    let TlsConfig { ca_certificate_file, identity, spiffe_trust_bundle_map_file, refresh_interval } = files.clone();
-    let files = FileWatcherConfig { identity, ca_certificate_file, spiffe_trust_bundle_map_file, refresh_interval };
-    let Certificates { identity, trust, .. } = read_once(&files)?;
+fn read_tls(files: &CertificateFiles) -> Result<ClientConfig, CredentialsError> {
+    let Certificates { identity, trust, .. } = read_once(files)?;
     let builder = match trust {
         None => builder()?.with_root_certificates(system_roots()?),
         Some(Trust::Roots(roots)) => builder()?.with_root_certificates(roots),

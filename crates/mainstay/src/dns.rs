@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig};
@@ -58,12 +58,6 @@ impl<R: ResolveHost> ResolveHost for Shielded<R> {
 pub struct SystemDns {
     /// Asked instead of the system's.
     servers: Option<Arc<[SocketAddr]>>,
-}
-
-/// One resolver for all channels and servers that bring none of their own.
-pub(crate) fn system_dns() -> Arc<dyn ResolveHost> {
-    static SYSTEM: LazyLock<Arc<dyn ResolveHost>> = LazyLock::new(|| Arc::new(SystemDns::default()));
-    SYSTEM.clone()
 }
 
 impl SystemDns {

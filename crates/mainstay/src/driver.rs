@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
 use mainstay_xds::Time;
 use mainstay_xds::bootstrap::ServerConfig;
-use mainstay_xds::client::{self, Report};
+use mainstay_xds::client::{self, Level, Report};
 use mainstay_xds::deps::DnsName;
 use mainstay_xds::lrs;
 use tokio::sync::oneshot;
@@ -18,7 +18,6 @@ use tokio::time::Instant;
 use crate::ads::{AdsStreams, Service, StreamInput};
 use crate::channelz_node::Calls;
 use crate::connection::News;
-use crate::event::Event;
 use crate::guard;
 use crate::queue;
 use crate::random::Random;
@@ -117,7 +116,7 @@ impl Driver {
             tokio::task::coop::consume_budget().await;
         };
         let now = self.now();
-        self.core.shut_down(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
+        self.core.shut_down(&mut Context { now, choose: &mut Random, helper: &mut self.subchannels });
         self.shared.snapshot.store(Arc::new(Snapshot::empty()));
         // Streams and lookups end with `self`.
         end
@@ -135,7 +134,7 @@ impl Driver {
             Input::Xds(_) | Input::Load(_) | Input::Connectivity(..) | Input::Wake(_) | Input::Timeout => {}
         }
         let now = self.now();
-        self.core.handle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels }, input);
+        self.core.handle(&mut Context { now, choose: &mut Random, helper: &mut self.subchannels }, input);
     }
 
     fn hear(&mut self, news: News) {
@@ -155,7 +154,7 @@ impl Driver {
     /// Lets the core come to rest and does everything it asks for.
     fn settle(&mut self) {
         let now = self.now();
-        let mut changed = self.core.settle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
+        let mut changed = self.core.settle(&mut Context { now, choose: &mut Random, helper: &mut self.subchannels });
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::OpenStream { stream, server, connect_timeout } => {
@@ -313,35 +312,9 @@ fn progress(report: &Report) -> Option<String> {
 
 /// Levels mean something: what needs a person is `warn`, what explains a change is `info`, the rest is `debug`.
 pub(crate) fn log(target: &str, report: &Report) {
-    match report {
-        Report::Unreachable(server, cause, pause) => {
-            tracing::warn!(target, server = server.server_uri, cause, ?pause, "xDS server cannot be reached");
-        }
-        Report::Nacked(server, resource_type, version, _, error) => {
-            tracing::warn!(target, server = server.server_uri, %resource_type, %version, error, "xDS response rejected");
-        }
-        Report::TimedOut(server, resource) => {
-            tracing::warn!(target, server = server.server_uri, %resource, "resource was not sent in time");
-        }
-        Report::Ignored(server, reason) => {
-            tracing::warn!(target, server = server.server_uri, reason, "message ignored");
-        }
-        Report::FellBack(authority, server) => {
-            tracing::info!(target, %authority, server = server.server_uri, "fell back to another xDS server");
-        }
-        Report::Recovered(authority, server) => {
-            tracing::info!(target, %authority, server = server.server_uri, "returned to a preferred xDS server");
-        }
-        Report::SecurityIgnored(cluster) => {
-            tracing::warn!(target, %cluster, "cluster asks for TLS, which the channel's credentials do not follow");
-        }
-        Report::Connecting(_)
-        | Report::Connected(_)
-        | Report::Answered(_)
-        | Report::Alive(_)
-        | Report::StreamEnded(..)
-        | Report::Acked(..)
-        | Report::DeletionIgnored(..)
-        | Report::DeletionOver(..) => tracing::debug!(target, event = %Event::of(report), "xDS"),
+    match report.level() {
+        Level::Warn => tracing::warn!(target, "xDS: {report}"),
+        Level::Info => tracing::info!(target, "xDS: {report}"),
+        Level::Debug => tracing::debug!(target, "xDS: {report}"),
     }
 }

@@ -35,11 +35,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mainstay_xds::bootstrap::ServerConfig;
-use mainstay_xds::client::Report;
+use mainstay_xds::client::{Line, Report};
 use mainstay_xds::name::AuthorityKey;
 
 use crate::names::{ResourceName, ResourceType};
-use crate::server::ServingState;
+use crate::serving_state::ServingState;
 
 /// Something that happened on the xDS side of a channel or of a server. [`Display`](fmt::Display) puts it in words.
 ///
@@ -194,6 +194,27 @@ pub enum Event {
 }
 
 impl Event {
+    /// Returns the URI of the server that it is about, if it is about one.
+    pub fn server(&self) -> Option<&str> {
+        match self {
+            Self::Connecting { server }
+            | Self::Connected { server }
+            | Self::Answered { server }
+            | Self::Alive { server }
+            | Self::Unreachable { server, .. }
+            | Self::StreamEnded { server, .. }
+            | Self::FellBack { server, .. }
+            | Self::Recovered { server, .. }
+            | Self::Acked { server, .. }
+            | Self::Nacked { server, .. }
+            | Self::TimedOut { server, .. }
+            | Self::Ignored { server, .. }
+            | Self::DeletionIgnored { server, .. }
+            | Self::DeletionOver { server, .. } => Some(server),
+            Self::SecurityIgnored { .. } | Self::ServingStateChanged { .. } | Self::Unmatched { .. } => None,
+        }
+    }
+
     pub(crate) fn of(report: &Report) -> Self {
         let uri = |server: &ServerConfig| server.server_uri.clone();
         let authority = |authority: &AuthorityKey| match authority {
@@ -245,53 +266,32 @@ impl Event {
 impl fmt::Display for Event {
     /// Writes one line that names the server, the resource and the cause.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connecting { server } => write!(f, "connecting to {server}"),
-            Self::Connected { server } => write!(f, "connected to {server}, stream open"),
-            Self::Answered { server } => write!(f, "first response of {server}"),
-            Self::Alive { server } => write!(f, "{server} is reachable again, nothing new"),
-            Self::Unreachable { server, cause, retry_after } => {
-                write!(f, "{server} is unreachable, next attempt in {retry_after:.1?}: {cause}")
-            }
-            Self::StreamEnded { server, cause, retry_after } => {
-                write!(f, "the stream to {server} ended, next one in {retry_after:.1?}: {cause}")
-            }
-            Self::FellBack { authority, server } => write!(f, "fell back to {server}{}", Whose(authority)),
-            Self::Recovered { authority, server } => write!(f, "returned to {server}{}", Whose(authority)),
+        let line = match self {
+            Self::Connecting { server } => Line::Connecting(server),
+            Self::Connected { server } => Line::Connected(server),
+            Self::Answered { server } => Line::Answered(server),
+            Self::Alive { server } => Line::Alive(server),
+            Self::Unreachable { server, cause, retry_after } => Line::Unreachable(server, cause, *retry_after),
+            Self::StreamEnded { server, cause, retry_after } => Line::StreamEnded(server, cause, *retry_after),
+            Self::FellBack { authority, server } => Line::FellBack(authority.as_deref(), server),
+            Self::Recovered { authority, server } => Line::Recovered(authority.as_deref(), server),
             Self::Acked { server, resource_type, version, resources } => {
-                write!(f, "accepted {resources} {resource_type} of {server}, version {version:?}")
+                Line::Acked(server, resource_type, version, *resources)
             }
             Self::Nacked { server, resource_type, version, resources, invalid, error } => {
-                write!(f, "rejected {invalid} of {resources} {resource_type} of {server}, version {version:?}: {error}")
+                Line::Nacked(server, resource_type, version, (*invalid, *resources), error)
             }
-            Self::TimedOut { server, resource } => write!(f, "{server} did not send {resource} in time"),
-            Self::Ignored { server, reason } => write!(f, "ignored a message of {server}: {reason}"),
-            Self::DeletionIgnored { server, resource } => {
-                write!(f, "{server} deleted {resource}, which stays in use")
-            }
-            Self::DeletionOver { server, resource } => {
-                write!(f, "{resource}, which {server} had deleted, is back or not needed any more")
-            }
-            Self::SecurityIgnored { cluster } => {
-                write!(f, "cluster {cluster:?} asks for TLS, which the credentials of the channel do not follow")
-            }
-            Self::ServingStateChanged { address, state } => write!(f, "{address}: {state}"),
+            Self::TimedOut { server, resource } => Line::TimedOut(server, resource),
+            Self::Ignored { server, reason } => Line::Ignored(server, reason),
+            Self::DeletionIgnored { server, resource } => Line::DeletionIgnored(server, resource),
+            Self::DeletionOver { server, resource } => Line::DeletionOver(server, resource),
+            Self::SecurityIgnored { cluster } => Line::SecurityIgnored(cluster),
+            Self::ServingStateChanged { address, state } => return write!(f, "{address}: {state}"),
             Self::Unmatched { address, connections } => {
-                write!(f, "{address}: {connections} connections without a filter chain so far")
+                return write!(f, "{address}: {connections} connections without a filter chain so far");
             }
-        }
-    }
-}
-
-/// For which authority something holds, if it is not for all names without one.
-struct Whose<'a>(&'a Option<String>);
-
-impl fmt::Display for Whose<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            None => Ok(()),
-            Some(authority) => write!(f, " for authority {authority:?}"),
-        }
+        };
+        line.fmt(f)
     }
 }
 
@@ -300,31 +300,38 @@ mod tests {
     use std::sync::Arc;
 
     use mainstay_xds::client::Received;
-    use mainstay_xds::resource;
+    use mainstay_xds::{name, resource};
 
     use super::*;
 
     #[test]
-    fn events_say_who_and_why() {
-        let server = Arc::new(ServerConfig::insecure("127.0.0.1:1"));
+    fn events_are_told_in_the_words_of_the_reports_that_they_are_made_of() {
+        let server = || Arc::new(ServerConfig::insecure("127.0.0.1:1"));
+        let kind = resource::ResourceType::Cluster;
+        let key = || name::ResourceKey::parse(kind, "c", true).unwrap().0;
         let received = Received { resources: 3, valid: 2, invalid: 1 };
-        for (report, text) in [
-            (Report::Connecting(server.clone()), "connecting to 127.0.0.1:1"),
-            (
-                Report::Unreachable(server.clone(), "refused".to_owned(), Duration::from_millis(1040)),
-                "127.0.0.1:1 is unreachable, next attempt in 1.0s: refused",
-            ),
-            (Report::FellBack(AuthorityKey::TopLevel, server.clone()), "fell back to 127.0.0.1:1"),
-            (
-                Report::Recovered(AuthorityKey::Named("a.test".into()), server.clone()),
-                "returned to 127.0.0.1:1 for authority \"a.test\"",
-            ),
-            (
-                Report::Nacked(server, resource::ResourceType::Cluster, "7".into(), received, "bad".to_owned()),
-                "rejected 1 of 3 Cluster of 127.0.0.1:1, version \"7\": bad",
-            ),
-        ] {
-            assert_eq!(Event::of(&report).to_string(), text);
+        let (cause, pause) = ("refused".to_owned(), Duration::from_millis(1040));
+        let reports = [
+            Report::Connecting(server()),
+            Report::Connected(server()),
+            Report::Answered(server()),
+            Report::Alive(server()),
+            Report::Unreachable(server(), cause.clone(), pause),
+            Report::StreamEnded(server(), cause.clone(), Duration::ZERO),
+            Report::FellBack(AuthorityKey::TopLevel, server()),
+            Report::Recovered(AuthorityKey::Named("a.test".into()), server()),
+            Report::Acked(server(), kind, "7".into(), received),
+            Report::Nacked(server(), kind, "7".into(), received, cause.clone()),
+            Report::TimedOut(server(), key()),
+            Report::Ignored(server(), cause),
+            Report::DeletionIgnored(server(), key()),
+            Report::DeletionOver(server(), key()),
+            Report::SecurityIgnored("c".into()),
+        ];
+        for report in reports {
+            let event = Event::of(&report);
+            assert_eq!(event.to_string(), report.to_string());
+            assert_eq!(event.server().is_some(), !matches!(report, Report::SecurityIgnored(_)), "{event}");
         }
     }
 }

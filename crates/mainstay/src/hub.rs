@@ -15,6 +15,7 @@ use crate::channelz_node::ChannelzNode;
 use crate::error::BuildError;
 use crate::event::EventSource;
 use crate::orca_oob::BaseUri;
+use crate::process::{self, Kind, Table};
 use crate::shared::{Command, Halt, HubStatus, Plan, Shared};
 use crate::supervisor::Supervisor;
 use crate::telemetry::ChannelObserver;
@@ -48,12 +49,17 @@ pub(crate) struct ClusterRef {
 }
 
 /// Every hub of the process. Hubs on different runtimes are never shared: one may end before the other.
-static HUBS: Mutex<Vec<Weak<Hub>>> = Mutex::new(Vec::new());
+#[derive(Default)]
+struct Hubs(Vec<Weak<Hub>>);
+
+impl Table for Hubs {
+    const KIND: Kind = Kind::Hubs;
+}
 
 impl Hub {
     /// The running hub of an equal plan, or a new one.
     pub(crate) fn of(plan: Plan, runtime: &runtime::Handle) -> Result<Arc<Self>, BuildError> {
-        let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
+        let Hubs(hubs) = &mut *process::table();
         hubs.retain(|hub| hub.strong_count() > 0);
         let running = hubs.iter().filter_map(Weak::upgrade).find(|hub| *hub.plan == plan && hub.is_on(runtime));
         if let Some(hub) = running {
@@ -68,8 +74,8 @@ impl Hub {
     /// long: a runtime that nobody drives answers nothing.
     pub(crate) async fn statuses() -> Vec<HubStatus> {
         let asked: Vec<_> = {
-            let hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
-            let running = hubs.iter().filter_map(Weak::upgrade);
+            let hubs = process::table::<Hubs>();
+            let running = hubs.0.iter().filter_map(Weak::upgrade);
             running.map(|hub| (hub.plan.target.canonical.clone(), hub.driver.clone())).collect()
         };
         let answers = asked.into_iter().map(|(target, driver)| async move {

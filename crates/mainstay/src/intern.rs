@@ -11,11 +11,19 @@ use mainstay_xds::resource::{
     Cluster, EndpointCollection, Endpoints, Listener, ParseContext, Resource, ResourceType, RouteConfig,
 };
 
+use crate::process::{self, Kind};
+
 /// One channel's access to what all channels with an equal bootstrap have parsed.
 #[derive(Clone)]
 pub(crate) struct Interner(Arc<Mutex<Table>>);
 
-type WeakTable = Weak<Mutex<Table>>;
+/// All of them, by bootstrap.
+#[derive(Default)]
+struct Interners(Vec<(Arc<Bootstrap>, Weak<Mutex<Table>>)>);
+
+impl process::Table for Interners {
+    const KIND: Kind = Kind::Interners;
+}
 
 /// What is held anywhere, by the hash of server, type and bytes.
 struct Table {
@@ -52,8 +60,7 @@ struct Holder(Arc<Raw>);
 impl Interner {
     /// The one of all channels with an equal bootstrap: what a parser makes may depend on it.
     pub(crate) fn of(bootstrap: &Arc<Bootstrap>) -> Self {
-        static TABLES: Mutex<Vec<(Arc<Bootstrap>, WeakTable)>> = Mutex::new(Vec::new());
-        let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+        let Interners(tables) = &mut *process::table();
         tables.retain(|(_, table)| table.strong_count() > 0);
         let known = tables.iter().find(|(known, _)| known == bootstrap).and_then(|(_, table)| table.upgrade());
         Self(known.unwrap_or_else(|| {

@@ -1,5 +1,5 @@
-//! xDS channels for [tonic]: a control plane says which endpoints there are and how RPCs are routed and balanced, and the
-//! channel keeps working when the control plane does not.
+//! xDS channels and servers for [tonic]: a control plane says which endpoints there are, how RPCs are routed and balanced, and
+//! how connections are secured; channels and servers keep working when the control plane does not.
 //!
 //! ```no_run
 //! # use mainstay_testservice::proto::test_service_client::TestServiceClient as GreeterClient;
@@ -112,7 +112,7 @@
 //!
 //! [`Credentials::xds`] follow the control plane, cluster by cluster, with the certificate providers of the bootstrap or
 //! of the application ([`certificates`]). [`Credentials::tls_with`] takes any rustls configuration. Connections to xDS
-//! servers are secured by the bootstrap: [`bootstrap::TlsConfig`].
+//! servers are secured by the bootstrap: [`bootstrap::CertificateFiles`].
 //!
 //! ## Wait for an endpoint, and for how long
 //!
@@ -193,6 +193,24 @@
 //! # }
 //! ```
 //!
+//! ## Serve
+//!
+//! A [`Server`] takes any tonic service, and the control plane says whether it serves, to whom, and with which certificate.
+//!
+//! ```no_run
+//! use mainstay::{Server, ServerCredentials};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! # let greeter = mainstay_testservice::service("one", "one").unwrap();
+//! Server::builder()
+//!     .credentials(ServerCredentials::xds(ServerCredentials::insecure()))
+//!     .add_service(greeter)
+//!     .serve_xds("0.0.0.0:50051".parse()?)
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! ## Serve CSDS and channelz
 //!
 //! ```no_run
@@ -223,7 +241,8 @@
 //! - `opentelemetry`: providers for telemetry, with the feature `opentelemetry`
 //! - `rustls`: configurations, roots and errors of [`Credentials`] and [`certificates`]; re-exported, so that its release fits
 //! - `tonic`: bodies of requests, and `Status` as the error of RPCs
-//! - `tower_service`: a [`Channel`] is a `Service`
+//! - `tower_layer`: [`ServerBuilder::layer`] takes a `Layer`
+//! - `tower_service`: a [`Channel`] is a `Service`, and so are the services of a [`Server`]
 //!
 //! The crates `mainstay-xds` and `mainstay-lb` are parts of the implementation without any promise of stability. Nothing
 //! of them is in this API.
@@ -261,11 +280,13 @@ mod intern;
 mod names;
 mod orca_oob;
 mod peer;
+mod process;
 mod pulse;
 mod queue;
 mod random;
 mod request;
 mod server;
+mod serving_state;
 mod shared;
 mod subchannel;
 mod supervisor;
@@ -285,7 +306,8 @@ pub use error::{BuildError, TargetError, TargetErrorKind};
 pub use names::{Fault, Locality, ResourceName, ResourceType};
 pub use peer::Peer;
 pub use rustls;
-pub use server::{Handlers, Running, ServeError, Server, ServerBuilder, ServingState, ServingStates};
+pub use server::{Handlers, Running, ServeError, Server, ServerBuilder};
+pub use serving_state::{ServingState, ServingStates};
 #[cfg(feature = "opentelemetry")]
 pub use telemetry::{Telemetry, TelemetryBuilder};
 pub use throttle::RetryThrottle;

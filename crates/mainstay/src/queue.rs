@@ -39,8 +39,8 @@ pub(crate) fn bounded<T>(room: usize) -> (Sender<T>, Receiver<T>) {
 
 impl<T> Sender<T> {
     pub(crate) async fn send(&self, value: T) -> Result<(), Closed> {
-        let place = self.room.clone().acquire_owned().await.map_err(|_| Closed)?;
-        self.queue.unbounded_send((value, place)).map_err(|_| Closed)
+        let permit = self.room.clone().acquire_owned().await.map_err(|_| Closed)?;
+        self.queue.unbounded_send((value, permit)).map_err(|_| Closed)
     }
 }
 

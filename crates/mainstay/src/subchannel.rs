@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_channel::mpsc::UnboundedSender;
-use mainstay_lb::{Counter, Host, LoadSink, Observation, SubchannelId, SubchannelSpec};
+use mainstay_lb::{Counter, Helper, LoadSink, Observation, SubchannelId, SubchannelSpec};
 use mainstay_xds::client::Intern;
 use tokio::runtime;
 
@@ -16,6 +16,7 @@ use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, Sende
 use crate::guard;
 use crate::intern::Interner;
 use crate::orca_oob::{self, BaseUri};
+use crate::process::{self, Kind, Table};
 use crate::task::Task;
 use crate::telemetry::{LbObserver, SubchannelObserver};
 use crate::tls::ChannelSecurity;
@@ -123,7 +124,7 @@ impl Subchannels {
     }
 }
 
-impl Host for Subchannels {
+impl Helper for Subchannels {
     type Subchannel = Subchannel;
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Subchannel {
@@ -167,8 +168,7 @@ impl Host for Subchannels {
     }
 
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter> {
-        static COUNTERS: Mutex<Counters> = Mutex::new(Counters { by_cluster: BTreeMap::new(), prune_at: 64 });
-        COUNTERS.lock().unwrap_or_else(PoisonError::into_inner).of(cluster, eds_service)
+        process::table::<Counters>().of(cluster, eds_service)
     }
 
     fn observe(&mut self, observation: &Observation) {
@@ -190,10 +190,15 @@ impl Drop for Subchannels {
 }
 
 /// The in-flight counters of the process: one per {cluster, EDS service}, for all channels (L-86).
+#[derive(Default)]
 struct Counters {
     by_cluster: BTreeMap<(String, String), Weak<Counter>>,
     /// The size at which counters that nobody uses are forgotten. It doubles, so that the search for them costs little.
     prune_at: usize,
+}
+
+impl Table for Counters {
+    const KIND: Kind = Kind::CircuitBreakers;
 }
 
 impl Counters {

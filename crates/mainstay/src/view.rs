@@ -33,7 +33,9 @@ mod error;
 mod route;
 mod status;
 
-pub use cluster::{Cluster, ClusterKind, DropCategory, Endpoint, Endpoints, HealthStatus, LocalityEndpoints, Priority};
+pub use cluster::{
+    Cluster, ClusterKind, DropCategory, Endpoint, Endpoints, HealthStatus, LocalityEndpoints, Priority, TlsContext,
+};
 pub use error::{ClusterError, ClusterErrorKind, ConfigError, ConfigErrorKind, ResourceError, ResourceErrorKind};
 pub use route::{
     ForwardAction, HashPolicy, HeaderMatch, HeaderMatchKind, PathMatch, RetryPolicy, Route, RouteAction, RouteMatch,

@@ -58,6 +58,23 @@ pub(crate) struct Oracle {
     asleep: bool,
     /// Authorities of which another server is in charge since this step.
     moved: BTreeSet<AuthorityKey>,
+    /// What must be told of deletions that are ignored.
+    deletions: Deletions,
+    /// Messages that make no sense, of which nothing was told yet.
+    nonsense: u32,
+}
+
+/// Deletions that are not heeded (A53): what is to be told of them, and was.
+#[derive(Clone, Debug, Default)]
+struct Deletions {
+    /// Resources that a server took away, and that stay in use. Whether that has to be told by now.
+    begun: BTreeMap<ResourceKey, bool>,
+    /// Those of which it was told.
+    told: BTreeSet<ResourceKey>,
+    /// Those that are back.
+    over: BTreeSet<ResourceKey>,
+    /// Those that are said to be over without being back: nobody may want them any more.
+    let_go: BTreeSet<ResourceKey>,
 }
 
 /// What never changes.
@@ -73,8 +90,8 @@ pub(crate) struct Rules {
 /// Which server an authority goes by.
 #[derive(Clone, Debug)]
 struct Charge {
-    /// Its place in the list of the authority.
-    place: usize,
+    /// Its rank in the list of the authority.
+    rank: usize,
     since: Time,
 }
 
@@ -97,10 +114,10 @@ pub(crate) struct View<'a> {
 impl Rules {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let bootstrap = &scenario.bootstrap;
-        let place = |server: &Arc<ServerConfig>| scenario.plane_of(server);
+        let plane_of = |server: &Arc<ServerConfig>| scenario.plane_of(server);
         let usable = |servers: &[Arc<ServerConfig>]| -> Vec<usize> {
             let mut planes: Vec<usize> = Vec::new();
-            for plane in servers.iter().filter_map(place) {
+            for plane in servers.iter().filter_map(plane_of) {
                 if !planes.contains(&plane) {
                     planes.push(plane);
                 }
@@ -184,6 +201,8 @@ impl Oracle {
             woke_before: None,
             moved: BTreeSet::new(),
             asleep: false,
+            deletions: Deletions::default(),
+            nonsense: 0,
         }
     }
 
@@ -206,8 +225,8 @@ impl Oracle {
     // --- Who is in charge ---
 
     pub(crate) fn in_charge(&self, authority: &AuthorityKey) -> Option<usize> {
-        let place = self.charges.get(authority)?.place;
-        self.rules.servers_of(authority).get(place).copied()
+        let rank = self.charges.get(authority)?.rank;
+        self.rules.servers_of(authority).get(rank).copied()
     }
 
     /// The server in charge of each authority in use.
@@ -231,16 +250,14 @@ impl Oracle {
     }
 
     fn is_in_use(&self, plane: usize) -> bool {
-        self.charges
-            .iter()
-            .any(|(authority, charge)| self.rules.servers_of(authority)[..=charge.place].contains(&plane))
+        self.charges.iter().any(|(authority, charge)| self.rules.servers_of(authority)[..=charge.rank].contains(&plane))
     }
 
     /// Whether another server is next in line for an authority that uses this one.
     fn has_next(&self, plane: usize) -> bool {
         self.charges.iter().any(|(authority, charge)| {
             let servers = self.rules.servers_of(authority);
-            servers[..=charge.place].contains(&plane) && servers.last() != Some(&plane)
+            servers[..=charge.rank].contains(&plane) && servers.last() != Some(&plane)
         })
     }
 
@@ -253,17 +270,17 @@ impl Oracle {
 
     fn fell_back(&mut self, now: Time, authority: &AuthorityKey, server: &ServerConfig) -> Result<(), Violation> {
         let servers = self.rules.servers_of(authority);
-        let before = self.charges.get(authority).map_or(0, |charge| charge.place);
-        let place = servers.iter().position(|plane| self.rules.plane(server) == Some(*plane)).unwrap_or(0);
-        let down = servers[before.min(place)..place].iter().all(|plane| self.planes[*plane].down);
-        Invariant::Fallback.holds(place > before && down, || {
+        let before = self.charges.get(authority).map_or(0, |charge| charge.rank);
+        let rank = servers.iter().position(|plane| self.rules.plane(server) == Some(*plane)).unwrap_or(0);
+        let down = servers[before.min(rank)..rank].iter().all(|plane| self.planes[*plane].down);
+        Invariant::Fallback.holds(rank > before && down, || {
             format!("{authority} fell back to {}, and a better server was not shown to be down", server.server_uri)
         })?;
-        self.charges.insert(authority.clone(), Charge { place, since: now });
-        self.planes[servers[place]].fallbacks.insert(authority.clone());
+        self.charges.insert(authority.clone(), Charge { rank, since: now });
+        self.planes[servers[rank]].fallbacks.insert(authority.clone());
         // Those above must show by an answer that they are back: they are told no versions.
         let servers = servers.to_vec();
-        for above in &servers[..place] {
+        for above in &servers[..rank] {
             self.planes[*above].lost_some.extend(ResourceType::ALL);
         }
         self.follow(authority);
@@ -273,9 +290,9 @@ impl Oracle {
     fn recovered(&mut self, now: Time, authority: &AuthorityKey, server: &ServerConfig) -> Result<(), Violation> {
         let servers = self.rules.servers_of(authority);
         let plane = self.rules.plane(server);
-        let place = servers.iter().position(|known| plane == Some(*known));
-        let before = self.charges.get(authority).map_or(0, |charge| charge.place);
-        let (Some(plane), Some(place)) = (plane, place.filter(|place| *place < before)) else {
+        let rank = servers.iter().position(|known| plane == Some(*known));
+        let before = self.charges.get(authority).map_or(0, |charge| charge.rank);
+        let (Some(plane), Some(rank)) = (plane, rank.filter(|rank| *rank < before)) else {
             return Err(Invariant::Recovery.broken(format!("{authority} returned to {}", server.server_uri)));
         };
         // The word that brings it back is being read now: it must have something of use for this authority (A71).
@@ -289,7 +306,7 @@ impl Oracle {
         Invariant::Recovery.holds(inbox.is_some_and(|response| response.resources.iter().any(brings)), || {
             format!("{authority} returned to {}, which has sent nothing that is watched and of use", server.server_uri)
         })?;
-        self.charges.insert(authority.clone(), Charge { place, since: now });
+        self.charges.insert(authority.clone(), Charge { rank, since: now });
         self.follow(authority);
         // What is released now and needed again in the same moment starts afresh.
         for released in (0..self.planes.len()).filter(|plane| !self.is_in_use(*plane)).collect::<Vec<_>>() {
@@ -313,8 +330,52 @@ impl Oracle {
             Report::Unreachable(server, _, pause) => self.gave_up(now, server, *pause),
             Report::StreamEnded(server, _, pause) => self.stream_ended(now, server, *pause),
             Report::Alive(server) => self.is_alive_again(server),
-            _ => Ok(()),
+            Report::Connecting(server) => self.connecting(server),
+            Report::Connected(server) => self.connected(server),
+            Report::Answered(server) => self.has_answered(server),
+            Report::DeletionIgnored(_, key) => {
+                Invariant::Cache.holds(self.deletions.begun.remove(key).is_some(), || {
+                    format!("the deletion of {key} is said to be ignored, and nobody deleted it")
+                })?;
+                let is_new = self.deletions.told.insert(key.clone());
+                Invariant::Cache.holds(is_new, || format!("the deletion of {key} is said to be ignored twice"))
+            }
+            Report::DeletionOver(_, key) => {
+                let was_told = self.deletions.told.remove(key);
+                Invariant::Cache.holds(was_told, || format!("the deletion of {key} is over, and was never told"))?;
+                if !self.deletions.over.remove(key) {
+                    self.deletions.let_go.insert(key.clone());
+                }
+                Ok(())
+            }
+            Report::Ignored(..) => {
+                self.nonsense = self.nonsense.saturating_sub(1);
+                Ok(())
+            }
+            Report::SecurityIgnored(_) => Ok(()),
         }
+    }
+
+    /// A message arrives that makes no sense.
+    pub(crate) fn nonsense(&mut self, stream: StreamId) {
+        self.nonsense += u32::from(self.streams.contains_key(&stream));
+        self.alive(stream, mainstay_xds::client::Sign::Data);
+    }
+
+    /// What happened was told, once and when it happened.
+    fn check_told(&mut self, view: &View<'_>) -> Result<(), Violation> {
+        let Deletions { begun, told, over, let_go } = &mut self.deletions;
+        let untold = begun.iter().find(|(_, is_due)| **is_due).map(|(key, _)| key);
+        Invariant::Cache.holds(untold.is_none(), || format!("{untold:?} stays in use, and nobody is told"))?;
+        Invariant::Cache.holds(over.is_empty(), || format!("{over:?} are back, and nobody is told"))?;
+        let is_watched = |key: &&ResourceKey| view.dump.iter().any(|status| status.resource == **key);
+        let early = let_go.iter().find(is_watched);
+        Invariant::Cache.holds(early.is_none(), || format!("the deletion of {early:?} is over, and it is not back"))?;
+        begun.clear();
+        let_go.clear();
+        let entries = &self.entries;
+        told.retain(|key| entries.contains_key(key));
+        Invariant::Answers.holds(self.nonsense == 0, || "nobody is told of a message without sense".to_owned())
     }
 
     // --- After a step ---
@@ -329,6 +390,7 @@ impl Oracle {
         self.check_wire(view)?;
         self.check_truth(view)?;
         self.check_states(view)?;
+        self.check_told(view)?;
         self.moved.clear();
         self.take_verdicts();
         Ok(())
@@ -345,11 +407,11 @@ impl Oracle {
             Invariant::Fallback.holds(!moved || knob || lacks || before, || {
                 format!("{authority} fell back although it lacks nothing (C-40)")
             })?;
-            let stays = self.planes[servers[charge.place]].down && charge.place + 1 < servers.len();
+            let stays = self.planes[servers[charge.rank]].down && charge.rank + 1 < servers.len();
             Invariant::Fallback.holds(!(stays && (lacks || knob)), || {
                 format!(
                     "{authority}: {} is down, and the next server is not asked",
-                    self.rules.uri(servers[charge.place])
+                    self.rules.uri(servers[charge.rank])
                 )
             })?;
         }
@@ -370,12 +432,12 @@ impl Oracle {
                 let Some(authority) = self.rules.authority_of(key) else { continue };
                 let told = truth.resources.get(key);
                 let is_usable = told.is_some_and(|told| told.is_valid());
-                let place = self.rules.servers_of(authority).iter().position(|plane| *plane == stream.plane);
-                let charge = self.charges.get(authority).map(|charge| charge.place);
-                Invariant::Recovery.holds(!(is_usable && place < charge && place.is_some()), || {
+                let rank = self.rules.servers_of(authority).iter().position(|plane| *plane == stream.plane);
+                let charge = self.charges.get(authority).map(|charge| charge.rank);
+                Invariant::Recovery.holds(!(is_usable && rank < charge && rank.is_some()), || {
                     format!("{authority} did not return to {uri}, which works and has {key}")
                 })?;
-                if place != charge || place.is_none() {
+                if rank != charge || rank.is_none() {
                     continue;
                 }
                 let is_right = match told {

@@ -170,7 +170,7 @@ impl Stage {
     fn look(&mut self) {
         for report in self.world.take_reports() {
             if is_of_interest(&report) && self.is_news(&report) {
-                self.see(Seen::Client(crate::world::tell::report(&report)));
+                self.see(Seen::Client(report.to_string()));
             }
         }
         let (fate, why) = self.world.fate();

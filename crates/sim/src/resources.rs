@@ -105,13 +105,13 @@ pub enum Spec {
     /// A ClusterLoadAssignment.
     Endpoints {
         /// Where each priority's endpoints come from.
-        priorities: Vec<Place>,
+        priorities: Vec<PrioritySpec>,
         /// Percentage of RPCs to drop.
         drop: u32,
     },
     /// An LbEndpointCollection.
     Collection {
-        /// See [`Place::Here`].
+        /// See [`PrioritySpec::Here`].
         backends: Vec<u16>,
     },
     /// A resource of this type that cannot be valid.
@@ -120,7 +120,7 @@ pub enum Spec {
 
 /// Where the endpoints of a priority are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum PrioritySpec {
     /// Here, in one locality: backend `n` has the address 10.0.x.y, port 80. Those from `SICK` on are unhealthy.
     Here(Vec<u16>),
     /// Here, in several localities with these weights.
@@ -238,8 +238,7 @@ impl Spec {
                 cluster(name, ClusterDiscoveryType::ClusterType(custom), 0).encode_to_vec()
             }
             Self::Endpoints { priorities, drop } => {
-                let endpoints =
-                    (0..).zip(priorities).flat_map(|(priority, place)| localities(priority, place)).collect();
+                let endpoints = (0..).zip(priorities).flat_map(|(priority, spec)| localities(priority, spec)).collect();
                 let drop_percentage =
                     Some(FractionalPercent { numerator: *drop, denominator: DenominatorType::Hundred.into() });
                 let drop_overloads =
@@ -268,7 +267,7 @@ pub(crate) fn sample(resource_type: ResourceType, name: &str) -> Spec {
         ResourceType::Listener => Spec::Listener { routes: name.to_owned(), mark: 0 },
         ResourceType::RouteConfig => Spec::Routes { clusters: vec![name.to_owned()], mark: 0 },
         ResourceType::Cluster => Spec::Eds { service: String::new(), mark: 0, lb: Lb::default() },
-        ResourceType::Endpoints => Spec::Endpoints { priorities: vec![Place::Here(vec![1, 2])], drop: 0 },
+        ResourceType::Endpoints => Spec::Endpoints { priorities: vec![PrioritySpec::Here(vec![1, 2])], drop: 0 },
         ResourceType::EndpointCollection => Spec::Collection { backends: vec![1, 2] },
     }
 }
@@ -425,7 +424,7 @@ fn policy(config: Any) -> LoadBalancingPolicy {
     LoadBalancingPolicy { policies: vec![PolicyEntry { typed_extension_config: Some(extension) }] }
 }
 
-fn localities(priority: u32, place: &Place) -> Vec<LocalityLbEndpoints> {
+fn localities(priority: u32, spec: &PrioritySpec) -> Vec<LocalityLbEndpoints> {
     let locality = |zone: usize, weight: u32, backends: &[u16]| LocalityLbEndpoints {
         locality: Some(Locality {
             region: format!("region{priority}"),
@@ -437,13 +436,13 @@ fn localities(priority: u32, place: &Place) -> Vec<LocalityLbEndpoints> {
         lb_endpoints: backends.iter().map(|backend| of_backend(*backend)).collect(),
         ..LocalityLbEndpoints::default()
     };
-    match place {
-        Place::Here(backends) => vec![locality(0, 1, backends)],
-        Place::Spread(localities) => {
+    match spec {
+        PrioritySpec::Here(backends) => vec![locality(0, 1, backends)],
+        PrioritySpec::Spread(localities) => {
             let localities = localities.iter().enumerate();
             localities.map(|(zone, (weight, backends))| locality(zone, *weight, backends)).collect()
         }
-        Place::Collection(name) => {
+        PrioritySpec::Collection(name) => {
             let leds = LedsClusterLocalityConfig { leds_config: Some(itself()), leds_collection_name: name.clone() };
             let lb_config = Some(LbConfig::LedsClusterLocalityConfig(leds));
             vec![LocalityLbEndpoints { lb_config, ..locality(0, 1, &[]) }]
@@ -481,7 +480,8 @@ fn invalid(resource_type: ResourceType, name: &str) -> Vec<u8> {
         }
         ResourceType::Cluster => Cluster { name, ..Cluster::default() }.encode_to_vec(),
         ResourceType::Endpoints => {
-            let twice = [localities(0, &Place::Here(vec![1])), localities(0, &Place::Here(vec![1]))].concat();
+            let twice =
+                [localities(0, &PrioritySpec::Here(vec![1])), localities(0, &PrioritySpec::Here(vec![1]))].concat();
             ClusterLoadAssignment { cluster_name: name, endpoints: twice, ..Default::default() }.encode_to_vec()
         }
         ResourceType::EndpointCollection => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mainstay_lb::{Connectivity, Counter, Host, Subchannel, SubchannelId, SubchannelSpec};
+use mainstay_lb::{Connectivity, Counter, Helper, Subchannel, SubchannelId, SubchannelSpec};
 use mainstay_xds::Time;
 
 /// A subchannel as pickers see it.
@@ -105,7 +105,7 @@ impl Shell {
     }
 }
 
-impl Host for Shell {
+impl Helper for Shell {
     type Subchannel = Handle;
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Handle {

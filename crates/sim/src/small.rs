@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mainstay_xds::resource::ResourceType;
 
-use crate::resources::{Lb, Place, Spec};
+use crate::resources::{Lb, PrioritySpec, Spec};
 use crate::scenario::{Kinds, Limits, Scenario, ServerHistory};
 
 /// Every small world.
@@ -92,7 +92,8 @@ fn aggregate() -> Scenario {
 fn leds() -> Scenario {
     let server = |mark: u16| {
         let cluster = Spec::Eds { service: String::new(), mark: mark.into(), lb: Lb::default() };
-        let endpoints = |name: &str| Spec::Endpoints { priorities: vec![Place::Collection(name.to_owned())], drop: 0 };
+        let endpoints =
+            |name: &str| Spec::Endpoints { priorities: vec![PrioritySpec::Collection(name.to_owned())], drop: 0 };
         let collection = |backend| Spec::Collection { backends: vec![backend] };
         let shop = shop(&["c"], mark.into());
         [
@@ -199,7 +200,7 @@ fn ip(mark: u32) -> Spec {
 }
 
 fn backends(backends: &[u16]) -> Spec {
-    Spec::Endpoints { priorities: vec![Place::Here(backends.to_vec())], drop: 0 }
+    Spec::Endpoints { priorities: vec![PrioritySpec::Here(backends.to_vec())], drop: 0 }
 }
 
 const ENDPOINTS: &str = "xdstp://eds/envoy.config.endpoint.v3.ClusterLoadAssignment/c";

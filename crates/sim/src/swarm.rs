@@ -15,11 +15,13 @@ use mainstay_xds::target::Target;
 
 use crate::choose::{Recorder, Seeded};
 use crate::plane::Habits;
-use crate::resources::{Lb, Place, Policy, SICK, Spec};
+use crate::resources::{Lb, Policy, PrioritySpec, SICK, Spec};
 use crate::run::{self, Failure};
 use crate::scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario};
 use crate::truth::Truth;
 use crate::world::Stats;
+
+pub mod clients;
 
 /// Runs the world of a seed. The same seed is the same world, event by event.
 ///
@@ -55,7 +57,7 @@ pub fn scenario(seed: u64) -> Scenario {
     let configs: Vec<_> = (0..servers)
         .map(|index| ServerConfig { features: features[index], ..ServerConfig::insecure(format!("server{index}")) })
         .collect();
-    let bootstrap = draw.bootstrap(&configs);
+    let bootstrap = draw.bootstrap(&configs, None);
     let mut graph = draw.graph(&bootstrap);
     let editions = 1 + draw.below(5);
     let mut truths: Vec<Vec<Arc<Truth>>> = vec![Vec::new(); servers];
@@ -192,7 +194,7 @@ impl Draw {
     }
 
     /// Where the endpoints of a priority are, if they are in the resource itself.
-    fn place(&mut self, first: u16) -> Place {
+    fn priority(&mut self, first: u16) -> PrioritySpec {
         let mut next = first;
         let mut backends = |count: usize| -> Vec<u16> {
             let numbers = (next..).take(count).collect();
@@ -201,22 +203,23 @@ impl Draw {
         };
         if self.chance(4) {
             let localities = (0..1 + self.below(3)).map(|_| (1 + self.below(4) as u32, backends(1 + self.below(2))));
-            return Place::Spread(localities.collect());
+            return PrioritySpec::Spread(localities.collect());
         }
         let mut backends = backends(1 + self.below(4));
         if self.chance(8) {
             backends.push(SICK + first % 5_000);
         }
-        Place::Here(backends)
+        PrioritySpec::Here(backends)
     }
 
     /// Top-level servers and perhaps two authorities, which may share servers with the top level.
-    fn bootstrap(&mut self, servers: &[ServerConfig]) -> Bootstrap {
+    fn bootstrap(&mut self, servers: &[ServerConfig], guards: Option<Guards>) -> Bootstrap {
         let top = 1 + self.below(servers.len());
         let label = |key: &str| (key.to_owned(), MetadataValue::String(key.to_uppercase()));
         let metadata = ["zone", "app", "version", "team"].map(label).into();
         let node = Node { id: "sim".to_owned(), metadata, ..Node::default() };
-        let mut builder = Bootstrap::builder().node(node).guards(self.guards());
+        let guards = guards.unwrap_or_else(|| self.guards());
+        let mut builder = Bootstrap::builder().node(node).guards(guards);
         for server in &servers[..top] {
             builder = builder.server(server.clone());
         }
@@ -258,7 +261,7 @@ impl Draw {
                 }
                 _ => {
                     let service = self.name(ResourceType::Endpoints, &authorities, &format!("e{n}"));
-                    let places: Vec<Place> = (0..1 + self.below(2))
+                    let priorities: Vec<PrioritySpec> = (0..1 + self.below(2))
                         .map(|priority| {
                             let first = (30 * n + 10 * priority) as u16;
                             let backends = vec![first, first + 1];
@@ -266,14 +269,14 @@ impl Draw {
                                 let collection = format!("l{n}-{priority}");
                                 let collection = self.name(ResourceType::EndpointCollection, &authorities, &collection);
                                 add(collection.clone(), Spec::Collection { backends });
-                                Place::Collection(collection)
+                                PrioritySpec::Collection(collection)
                             } else {
-                                self.place(first)
+                                self.priority(first)
                             }
                         })
                         .collect();
                     let drop = if self.chance(12) { 10 + self.below(50) as u32 } else { 0 };
-                    add(service.clone(), Spec::Endpoints { priorities: places, drop });
+                    add(service.clone(), Spec::Endpoints { priorities, drop });
                     add(name, Spec::Eds { service, mark: 0, lb: self.lb() });
                 }
             }
@@ -332,16 +335,16 @@ impl Draw {
 }
 
 /// Replaces all backends by others, as a rolling update does.
-fn roll(place: &mut Place) {
+fn roll(priority: &mut PrioritySpec) {
     let other = |backend: &mut u16| {
         if *backend < SICK {
             *backend = if *backend < 40_000 { *backend + 20_000 } else { *backend - 40_000 };
         }
     };
-    match place {
-        Place::Here(backends) => backends.iter_mut().for_each(other),
-        Place::Spread(localities) => localities.iter_mut().flat_map(|(_, backends)| backends).for_each(other),
-        Place::Collection(_) => {}
+    match priority {
+        PrioritySpec::Here(backends) => backends.iter_mut().for_each(other),
+        PrioritySpec::Spread(localities) => localities.iter_mut().flat_map(|(_, backends)| backends).for_each(other),
+        PrioritySpec::Collection(_) => {}
     }
 }
 

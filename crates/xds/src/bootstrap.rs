@@ -20,7 +20,7 @@ mod source;
 pub use audit::{AuditLoggerKind, AuditLoggerKinds};
 pub use builder::{AuthorityOptions, BootstrapBuilder};
 pub use server_uri::{ServerUri, ServerUriError};
-pub use source::{BootstrapError, Origin};
+pub use source::{BootstrapError, BootstrapSource};
 
 use crate::name::AuthorityKey;
 
@@ -65,13 +65,14 @@ pub enum ChannelCreds {
     /// Plaintext.
     Insecure,
     /// TLS or mTLS (A65).
-    Tls(TlsConfig),
+    Tls(CertificateFiles),
 }
 
-/// Config of `tls` channel credentials (B-19).
+/// Config of `tls` channel credentials (B-19), where everything may be absent, and of the `file_watcher` certificate
+/// provider (B-39), where at least one file is named.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TlsConfig {
-    /// PEM file of the roots; system roots if absent.
+pub struct CertificateFiles {
+    /// PEM file of the roots; for `tls` the system's roots if absent.
     pub ca_certificate_file: Option<PathBuf>,
     /// PEM files of our certificate chain and key: both or neither.
     pub identity: Option<IdentityFiles>,
@@ -166,22 +167,9 @@ pub struct Authority {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CertificateProviderConfig {
     /// The plugin `file_watcher`.
-    FileWatcher(FileWatcherConfig),
+    FileWatcher(CertificateFiles),
     /// The application provides it.
     Application,
-}
-
-/// Config of the `file_watcher` certificate provider (B-39).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct FileWatcherConfig {
-    /// Our certificate and key.
-    pub identity: Option<IdentityFiles>,
-    /// PEM file of the roots.
-    pub ca_certificate_file: Option<PathBuf>,
-    /// SPIFFE trust bundle map (A87); wins over the roots.
-    pub spiffe_trust_bundle_map_file: Option<PathBuf>,
-    /// How often the files are read again.
-    pub refresh_interval: Duration,
 }
 
 /// Behaviours that an environment variable can turn off. All are on by default. See [`Guards::from_vars`].
@@ -235,33 +223,19 @@ impl ServerConfig {
         }
     }
 
-    /// A server that is reached over TLS. `TlsConfig::default()` trusts the system's roots.
-    pub fn tls(server_uri: impl Into<String>, config: TlsConfig) -> Self {
+    /// A server that is reached over TLS. `CertificateFiles::default()` trusts the system's roots.
+    pub fn tls(server_uri: impl Into<String>, config: CertificateFiles) -> Self {
         Self { channel_creds: ChannelCreds::Tls(config), ..Self::insecure(server_uri) }
     }
 }
 
-// === impl TlsConfig ===
+// === impl CertificateFiles ===
 
-impl Default for TlsConfig {
+impl Default for CertificateFiles {
     fn default() -> Self {
         Self {
             ca_certificate_file: None,
             identity: None,
-            spiffe_trust_bundle_map_file: None,
-            refresh_interval: DEFAULT_REFRESH_INTERVAL,
-        }
-    }
-}
-
-// === impl FileWatcherConfig ===
-
-impl Default for FileWatcherConfig {
-    /// No files yet: at least one must be set (B-39).
-    fn default() -> Self {
-        Self {
-            identity: None,
-            ca_certificate_file: None,
             spiffe_trust_bundle_map_file: None,
             refresh_interval: DEFAULT_REFRESH_INTERVAL,
         }

@@ -34,6 +34,7 @@ mod health;
 mod intern;
 mod life;
 mod notify;
+mod report;
 mod response;
 mod server;
 mod stream;
@@ -47,6 +48,7 @@ mod tests;
 pub use cache::ResourceState;
 pub use dump::{RawValue, ResourceCount, ResourceStatus, ServerState, ServerStatus};
 pub use intern::{Intern, Parsed};
+pub use report::{Level, Line, Received, Report};
 
 use authority::{Authority, AuthorityId};
 use cache::Cache;
@@ -229,52 +231,6 @@ pub enum ErrorKind {
         /// Its text.
         message: String,
     },
-}
-
-/// An observation, in the words of the state machine.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Report {
-    /// An attempt at a server begins.
-    Connecting(Arc<ServerConfig>),
-    /// The connection is there and the stream is open.
-    Connected(Arc<ServerConfig>),
-    /// The first response on a stream came.
-    Answered(Arc<ServerConfig>),
-    /// A server that could not be reached is back: it shows that it is alive, and has nothing new to say.
-    Alive(Arc<ServerConfig>),
-    /// The server cannot be reached, with the cause and the time until the next attempt.
-    Unreachable(Arc<ServerConfig>, String, Duration),
-    /// A stream that had answers is over; it is opened again after the given time.
-    StreamEnded(Arc<ServerConfig>, String, Duration),
-    /// An authority falls back to a lower server.
-    FellBack(AuthorityKey, Arc<ServerConfig>),
-    /// An authority returns to a higher server.
-    Recovered(AuthorityKey, Arc<ServerConfig>),
-    /// A response was accepted: type, version, what was in it.
-    Acked(Arc<ServerConfig>, ResourceType, Arc<str>, Received),
-    /// A response was rejected: type, version, what was in it, text of the NACK.
-    Nacked(Arc<ServerConfig>, ResourceType, Arc<str>, Received, String),
-    /// A resource was not sent in time.
-    TimedOut(Arc<ServerConfig>, ResourceKey),
-    /// A message was ignored: not a response, or of a type never asked for (P-36).
-    Ignored(Arc<ServerConfig>, String),
-    /// A server took a resource away and it stays in use all the same; told once (A53, with A88 off).
-    DeletionIgnored(Arc<ServerConfig>, ResourceKey),
-    /// A resource whose deletion was ignored is back, or is not watched any more (A53).
-    DeletionOver(Arc<ServerConfig>, ResourceKey),
-    /// A cluster asks for TLS, which the credentials of the channel do not follow. Told by the channel, not the client.
-    SecurityIgnored(Arc<str>),
-}
-
-/// How many resources a response brought. What nobody had asked for is neither valid nor invalid.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Received {
-    /// In all.
-    pub resources: usize,
-    /// Good ones, also those that have not changed (S-74).
-    pub valid: usize,
-    /// Those that cannot be used, and errors in the place of resources (S-74).
-    pub invalid: usize,
 }
 
 /// Numbers that users may change.

@@ -45,7 +45,7 @@ pub use error::{ClusterError, ClusterErrorKind, ConfigError};
 pub(crate) use sources::{Source, Sources, Verdict};
 pub(crate) use watch::{Name, State, Watched, key};
 
-use graph::{Context, Graph, Origin};
+use graph::{Context, Graph, RootSet};
 use watch::Table;
 
 /// What the driver must do next.
@@ -321,9 +321,9 @@ impl DependencyManager {
 
     fn settle_graph(&mut self, routed: Option<BTreeSet<Arc<str>>>, subscribed: Option<BTreeSet<Arc<str>>>) {
         self.with_graph(|graph, cx, out| {
-            for (origin, roots) in [(Origin::Newest, routed), (Origin::Subscriptions, subscribed)] {
+            for (set, roots) in [(RootSet::Newest, routed), (RootSet::Subscriptions, subscribed)] {
                 if let Some(roots) = roots {
-                    graph.set_roots(cx, origin, roots, out);
+                    graph.set_roots(cx, set, roots, out);
                 }
             }
             graph.settle(cx, out);
@@ -378,7 +378,7 @@ impl DependencyManager {
             Err(error) => (None, Some(Arc::new(error))),
         };
         let sources = |unit: &Option<Unit>| unit.as_ref().map_or(Vec::new(), |unit| unit.sources.clone());
-        self.graph.sources[Origin::Newest as usize].replace(&sources(&self.unit), &sources(&unit));
+        self.graph.sources[RootSet::Newest as usize].replace(&sources(&self.unit), &sources(&unit));
         self.unit = unit;
         self.failure = failure;
         self.unit.as_ref().map(Unit::clusters)
@@ -465,19 +465,19 @@ impl DependencyManager {
             return;
         }
         let Some(unit) = self.unit.clone() else { return };
-        if !is_in_force && self.graph.is_complete() && self.may_publish(verdicts[Origin::Newest as usize]) {
+        if !is_in_force && self.graph.is_complete() && self.may_publish(verdicts[RootSet::Newest as usize]) {
             let clusters = unit.clusters();
             self.set_published_unit(unit);
             self.put_in_force(Some(clusters));
             let [newest, in_force, ..] = &mut self.graph.sources;
             in_force.take_up(newest);
-            return self.publish(verdicts[Origin::Newest as usize]);
+            return self.publish(verdicts[RootSet::Newest as usize]);
         }
-        if has_config && self.may_publish(verdicts[Origin::InForce as usize]) {
+        if has_config && self.may_publish(verdicts[RootSet::InForce as usize]) {
             self.put_in_force(None);
             // What was held on to until now does not count any more.
             let bound = self.settings.switch_timeout;
-            let verdict = self.graph.sources[Origin::InForce as usize].judge(self.now, bound);
+            let verdict = self.graph.sources[RootSet::InForce as usize].judge(self.now, bound);
             self.publish(verdict);
         }
     }
@@ -492,7 +492,7 @@ impl DependencyManager {
 
     fn set_published_unit(&mut self, unit: Unit) {
         let old = self.published_unit.as_ref().map_or(&[][..], |unit| &unit.sources);
-        self.graph.sources[Origin::InForce as usize].replace(old, &unit.sources);
+        self.graph.sources[RootSet::InForce as usize].replace(old, &unit.sources);
         self.published_unit = Some(unit);
     }
 
@@ -502,7 +502,8 @@ impl DependencyManager {
         let mixed_sources = verdict == Verdict::Mixed;
         let changed = self.graph.take_changed();
         let published = |name: &str| self.published.as_ref()?.clusters.get(name);
-        let edits: Vec<_> = changed.iter().filter(|name| self.graph.result(name) != published(name)).collect();
+        let is_new = |name: &Arc<str>| self.graph.result(name) != published(name);
+        let edits: Vec<_> = changed.into_iter().filter(is_new).collect();
         let config = match &self.published {
             Some(before) if edits.is_empty() && unit.is_in(before) && before.mixed_sources == mixed_sources => {
                 if self.in_force == Some(Ok(())) {
@@ -512,7 +513,7 @@ impl DependencyManager {
             }
             before => {
                 let mut clusters = before.as_ref().map_or_else(BTreeMap::new, |before| before.clusters.clone());
-                for name in edits {
+                for name in &edits {
                     match self.graph.result(name) {
                         Some(result) => drop(clusters.insert(name.clone(), result.clone())),
                         None => drop(clusters.remove(name)),
@@ -523,8 +524,9 @@ impl DependencyManager {
             }
         };
         self.published = Some(config.clone());
-        self.in_force = Some(Ok(()));
+        let had_config = self.in_force.replace(Ok(())) == Some(Ok(()));
         self.out.push_back(Action::Publish(Ok(config)));
+        self.stale.any |= self.graph.reconsider(had_config.then_some(&edits));
     }
 }
 

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	xdscreds "google.golang.org/grpc/credentials/xds"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/status"
 	_ "google.golang.org/grpc/xds"
@@ -18,10 +20,18 @@ import (
 func main() {
 	target := flag.String("server", "", "the channel's target, xds:///name")
 	qps := flag.Int("qps", 10, "RPCs per second")
+	secure := flag.Bool("secure_mode", false, "secured as the control plane says")
 	timeout := flag.Duration("timeout", 20*time.Second, "deadline of each RPC")
 	flag.Parse()
 
-	channel, err := grpc.NewClient(*target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	var creds credentials.TransportCredentials = insecure.NewCredentials()
+	if *secure {
+		var err error
+		if creds, err = xdscreds.NewClientCredentials(xdscreds.ClientOptions{FallbackCreds: creds}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	channel, err := grpc.NewClient(*target, grpc.WithTransportCredentials(creds))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -15,6 +15,8 @@ pub struct Settings {
     pub(crate) stats_port: u16,
     pub(crate) qps: u32,
     pub(crate) num_channels: usize,
+    /// As the control plane says, in plaintext where it says nothing (I-17).
+    pub(crate) secure: bool,
     pub(crate) rpc_timeout: Duration,
     /// Ours alone: how often connections are pinged, and whether they are without calls.
     pub(crate) keep_alive: Option<Duration>,
@@ -33,8 +35,8 @@ pub struct Settings {
 pub enum SettingsError {
     /// A value that makes no sense.
     Flag(FlagError),
-    /// Something that Mainstay cannot do yet.
-    Unsupported(&'static str),
+    /// Values that do not go together.
+    Conflict(&'static str),
 }
 
 impl Settings {
@@ -52,6 +54,7 @@ impl Settings {
             num_channels: flags.take("num_channels", 1, "a number of channels, 1 to 1000", |value| {
                 value.parse().ok().filter(|count| (1..=1000).contains(count))
             })?,
+            secure: flags.switch("secure_mode")?,
             rpc_timeout: flags.take("rpc_timeout_sec", Duration::from_secs(20), "seconds, 1 or more", |value| {
                 value
                     .parse()
@@ -79,11 +82,6 @@ impl Settings {
                 value.parse().ok().filter(|size| (0..=16 << 20).contains(size))
             })?,
         };
-        if flags.switch("secure_mode")? {
-            return Err(SettingsError::Unsupported(
-                "--secure_mode=true: xDS channel credentials are not supported yet; leave the flag out to call in plaintext",
-            ));
-        }
         if flags.switch("enable_csm_observability")? {
             eprintln!("ignored: --enable_csm_observability: CSM labels are not supported yet");
         }
@@ -102,7 +100,7 @@ impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(error) => error.fmt(f),
-            Self::Unsupported(what) => f.write_str(what),
+            Self::Conflict(what) => f.write_str(what),
         }
     }
 }
@@ -170,6 +168,7 @@ mod tests {
         assert_eq!(settings.expect_status, Code::DeadlineExceeded);
         assert!(settings.fail_on_failed_rpc && settings.print_response);
         assert_eq!((settings.request_payload_size, settings.response_payload_size), (10, 20));
+        assert!(!settings.secure);
     }
 
     #[test]
@@ -180,7 +179,6 @@ mod tests {
             ("--metadata=EmptyCall:k", "Method:key:value"),
             ("--expect_status=FINE", "name or number of a gRPC status"),
             ("--secure_mode=maybe", "true or false"),
-            ("--secure_mode=true", "not supported yet"),
         ] {
             let error = settings(&[flag]).unwrap_err().to_string();
             assert!(error.contains(flag) && error.contains(expected), "{flag}: {error}");

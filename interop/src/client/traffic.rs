@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mainstay::Channel;
+use mainstay::{Channel, Credentials};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tonic::transport::Endpoint;
@@ -49,6 +49,9 @@ fn target(settings: &Settings) -> Target {
     let server = &settings.server;
     let made = if server.starts_with("xds:") {
         let mut channel = Channel::builder(server).keep_alive_without_calls(settings.keep_alive_without_calls);
+        if settings.secure {
+            channel = channel.credentials(Credentials::xds(Credentials::insecure()));
+        }
         if let Some(interval) = settings.keep_alive {
             channel = channel.keep_alive(interval, KEEP_ALIVE_TIMEOUT);
         }

@@ -16,9 +16,9 @@ use crate::{
     traffic::{Event, Traffic},
 };
 
-/// The world in which the script is played.
+/// The mesh in which the script is played.
 pub(super) trait Stage {
-    /// Does something to the world; returns when it is done.
+    /// Does something to the mesh; returns when it is done.
     fn act(&mut self, act: Act) -> impl Future<Output = Result<(), Failure>>;
 
     /// What the xDS client says next; `None` if it says nothing more. Nothing is lost by giving up waiting.
@@ -179,7 +179,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_whole_script_passes_in_a_world_that_obeys() {
-        let (ending, told) = play(World::new(Flaw::None), Telling::Text { live: false }).await;
+        let (ending, told) = play(FakeMesh::new(Flaw::None), Telling::Text { live: false }).await;
         ending.judge().expect("nothing must fail");
         assert_eq!(ending.account.tally().failed(), 0);
         let (head, end) = told.split_once("The end: ").expect("the end must be told");
@@ -189,19 +189,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn json_has_a_line_for_each_scene_and_one_for_the_whole() {
-        let (ending, told) = play(World::new(Flaw::None), Telling::Json).await;
+        let (ending, told) = play(FakeMesh::new(Flaw::None), Telling::Json).await;
         let lines: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), SCRIPT.len() + 1);
         assert_eq!(lines[1]["acts"][0], "EDS update: cluster blue is now one, two, four");
         assert_eq!((&lines[1]["settled"], &lines[1]["failed"]), (&true.into(), &0.into()));
         assert_eq!(lines[7]["events"], serde_json::json!(["connected to primary", "returned to primary"]));
         assert_eq!(lines[7]["expected_sight"], "the fallback has 0 connections");
-        assert_eq!((&lines[9]["end"], &lines[9]["sent"]), (&true.into(), &ending.account.tally().sent().into()));
+        assert_eq!((&lines[11]["end"], &lines[11]["sent"]), (&true.into(), &ending.account.tally().sent().into()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn traffic_that_needs_the_control_plane_fails_the_demo() {
-        let (ending, told) = play(World::new(Flaw::NeedsControlPlane), Telling::Text { live: false }).await;
+        let (ending, told) = play(FakeMesh::new(Flaw::NeedsControlPlane), Telling::Text { live: false }).await;
         assert!(ending.account.unexcused() > 0);
         assert!(format!("{}", ending.judge().unwrap_err()).contains("RPCs failed that should not have"));
         assert!(told.contains("expected traffic at one, two, four and nowhere else"), "{told}");
@@ -209,7 +209,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn traffic_that_does_not_follow_the_configuration_fails_the_demo() {
-        let (ending, _) = play(World::new(Flaw::IgnoresEndpoints), Telling::Json).await;
+        let (ending, _) = play(FakeMesh::new(Flaw::IgnoresEndpoints), Telling::Json).await;
         assert_eq!(ending.account.unexcused(), 0);
         assert_eq!(ending.astray.first(), Some(&2));
         assert!(ending.judge().is_err());
@@ -218,7 +218,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_fallback_that_is_not_let_go_fails_the_demo() {
         // A71
-        let (ending, told) = play(World::new(Flaw::KeepsFallback), Telling::Text { live: false }).await;
+        let (ending, told) = play(FakeMesh::new(Flaw::KeepsFallback), Telling::Text { live: false }).await;
         assert_eq!((ending.account.unexcused(), &*ending.astray), (0, &[8][..]));
         assert!(ending.judge().is_err());
         let expected = "expected traffic at seven, eight and nowhere else, and that the fallback has 0 connections";
@@ -227,7 +227,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_die_with_their_backend_are_told_and_excused() {
-        let (ending, told) = play(World::new(Flaw::SlowToNotice), Telling::Text { live: false }).await;
+        let (ending, told) = play(FakeMesh::new(Flaw::SlowToNotice), Telling::Text { live: false }).await;
         ending.judge().expect("calls on a dying connection cannot be saved");
         assert!(ending.account.excused() > 0);
         assert!(told.contains("failed (under way when their backend was killed)"), "{told}");
@@ -287,22 +287,33 @@ mod tests {
    seen: eight 25/s, seven 25/s; 100 RPCs, 0 failed
          the primary was told of the rejection
 
+10. Servers that the control planes configure, with mTLS on both sides: traffic moves to them
+   done: RDS update: the route now leads to a new cluster, violet: nine, ten
+   seen: nine 25/s, ten 25/s; 100 RPCs, 0 failed
+         in place after 0.02 s
+
+11. Certificates are rotated, and a server of another identity is refused: no RPC may fail
+   done: client and servers get new certificates, and server ten is started again
+   done: EDS update: cluster violet is now nine, ten, mallory
+   seen: nine 25/s, ten 25/s; 125 RPCs, 0 failed
+         servers were shown the new certificate of the client, and mallory got no request
+
 ";
 
-    async fn play(mut world: World, telling: Telling) -> (Ending, String) {
+    async fn play(mut mesh: FakeMesh, telling: Telling) -> (Ending, String) {
         let told = Shared::default();
         let mut narrator = Narrator::new(Output::new(told.clone()), telling);
-        let mut traffic = Traffic::start(Schedule::new(50.0, None), vec![world.caller()], Duration::from_secs(5));
+        let mut traffic = Traffic::start(Schedule::new(50.0, None), vec![mesh.caller()], Duration::from_secs(5));
         let mut ending = Ending::new();
-        let play = Play { stage: &mut world, traffic: &mut traffic, narrator: &mut narrator, ending: &mut ending };
+        let play = Play { stage: &mut mesh, traffic: &mut traffic, narrator: &mut narrator, ending: &mut ending };
         play.run(SCRIPT).await.expect("nothing can go wrong here");
         narrator.end(&ending.account).expect("nothing can go wrong here");
         let told = String::from_utf8(told.0.lock().unwrap().clone()).unwrap();
         (ending, anstream::adapter::strip_str(&told).to_string())
     }
 
-    /// A world of round robin over the backends that are announced and alive.
-    struct World {
+    /// A mesh by round robin over the backends that are announced and alive.
+    struct FakeMesh {
         flaw: Flaw,
         state: Arc<Mutex<State>>,
         says: UnboundedSender<Said>,
@@ -310,6 +321,7 @@ mod tests {
         doomed: Option<Cluster>,
         fallback_connections: u64,
         rejected: bool,
+        rotated: bool,
     }
 
     #[derive(Clone, Copy, PartialEq, Eq)]
@@ -329,15 +341,16 @@ mod tests {
         control_planes: bool,
     }
 
-    impl World {
+    impl FakeMesh {
         fn new(flaw: Flaw) -> Self {
             let blue = Cluster::Blue.first_endpoints();
             let state = State { route: Cluster::Blue, blue, dead: Vec::new(), killed: None, control_planes: true };
             let state = Arc::new(Mutex::new(state));
             let (says, said) = mpsc::unbounded_channel();
-            let world = Self { flaw, state, says, said, doomed: None, fallback_connections: 0, rejected: false };
-            world.say("connected to primary");
-            world
+            let (rejected, rotated) = (false, false);
+            let mesh = Self { flaw, state, says, said, doomed: None, fallback_connections: 0, rejected, rotated };
+            mesh.say("connected to primary");
+            mesh
         }
 
         fn caller(&self) -> Box<dyn Caller> {
@@ -369,7 +382,7 @@ mod tests {
         }
     }
 
-    impl Stage for World {
+    impl Stage for FakeMesh {
         async fn act(&mut self, act: Act) -> Result<(), Failure> {
             let mut state = self.state.lock().unwrap();
             match act {
@@ -378,7 +391,9 @@ mod tests {
                     self.say("rejected nonsense of primary");
                 }
                 Act::Endpoints(_, _) if self.flaw == Flaw::IgnoresEndpoints => {}
+                Act::Endpoints(Cluster::Violet, _) => {} // The impostor is refused.
                 Act::Endpoints(_, backends) => state.blue = backends,
+                Act::Rotate(_) => self.rotated = true,
                 Act::KillBackend(name) => {
                     state.dead.push(name);
                     state.killed = Some(Instant::now());
@@ -420,6 +435,7 @@ mod tests {
             match sight {
                 Sight::FallbackConnections(count) => self.fallback_connections == count,
                 Sight::Rejection => self.rejected,
+                Sight::Identities => self.rotated,
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What the xDS client says of its control planes, in the words of the demo.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use mainstay::event::Event;
 
@@ -32,41 +32,23 @@ impl Said {
 
     /// An event of the client, if the audience wants to know of it. `role` is what the demo calls a server.
     pub(super) fn of(event: &Event, role: impl Fn(&str) -> &'static str) -> Option<Self> {
-        let name = |server: &str| format!("{server} ({})", role(server));
-        Some(match event {
-            Event::Unreachable { server, cause, retry_after, .. } => {
-                Self::unreachable(server, name(server), cause, *retry_after)
-            }
-            Event::StreamEnded { server, cause, retry_after, .. } => {
-                Self::stream_ended(server, &name(server), cause, *retry_after)
-            }
-            Event::Connected { server, .. } => Self::always(format!("connected to {}", name(server))),
-            Event::FellBack { server, .. } => Self::always(format!("fell back to {}", name(server))),
-            Event::Recovered { server, .. } => Self::always(format!("returned to {}", name(server))),
-            Event::Nacked { server, resource_type, version, error, .. } => {
-                Self::always(format!("rejected {resource_type} version {version} from {}: {error}", name(server)))
-            }
-            Event::TimedOut { server, resource, .. } => {
-                Self::always(format!("{} did not send {resource} in time", name(server)))
-            }
-            Event::Ignored { server, reason, .. } => Self::always(format!("ignored from {}: {reason}", name(server))),
-            Event::DeletionIgnored { server, resource, .. } => {
-                Self::always(format!("{} deleted {resource}, which stays in use", name(server)))
-            }
-            // What goes without saying: attempts, answers, updates that were accepted.
-            _ => return None,
-        })
-    }
-
-    fn unreachable(server: &str, name: String, cause: &str, retry_after: Duration) -> Self {
-        let cause = without_address(cause, server);
-        let text = format!("{name} cannot be reached: {cause}; next attempt {}", after(retry_after));
-        Self::once(name, text)
-    }
-
-    fn stream_ended(server: &str, name: &str, cause: &str, retry_after: Duration) -> Self {
-        let cause = without_address(cause, server);
-        Self::always(format!("the stream to {name} is over: {cause}; next one {}", after(retry_after)))
+        let wanted = matches!(
+            event,
+            Event::Unreachable { .. }
+                | Event::StreamEnded { .. }
+                | Event::Connected { .. }
+                | Event::FellBack { .. }
+                | Event::Recovered { .. }
+                | Event::Nacked { .. }
+                | Event::TimedOut { .. }
+                | Event::Ignored { .. }
+                | Event::DeletionIgnored { .. }
+        );
+        // What goes without saying: attempts, answers, updates that were accepted.
+        let server = event.server().filter(|_| wanted)?;
+        let name = format!("{server} ({})", role(server));
+        let text = with_name(&event.to_string(), server, &name);
+        Some(if matches!(event, Event::Unreachable { .. }) { Self::once(name, text) } else { Self::always(text) })
     }
 }
 
@@ -86,13 +68,13 @@ impl Heard {
     }
 }
 
-/// A cause without the address of the server, which the line has named already.
-fn without_address<'a>(cause: &'a str, uri: &str) -> &'a str {
-    cause.split_once(&format!("{uri}: ")).map_or(cause, |(_, rest)| rest)
-}
-
-fn after(pause: Duration) -> String {
-    if pause.is_zero() { "at once".to_owned() } else { format!("in {:.1} s", pause.as_secs_f64()) }
+/// A line with the name of the server where its address was, and without the address in the cause, as the line has it
+/// already.
+fn with_name(line: &str, server: &str, name: &str) -> String {
+    match line.split_once(server) {
+        Some((before, after)) => format!("{before}{name}{}", after.replacen(&format!("{server}: "), "", 1)),
+        None => line.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -107,15 +89,14 @@ mod tests {
 
     #[test]
     fn lines_name_the_server_its_role_and_the_cause() {
-        let (server, name) = ("127.0.0.1:1", "127.0.0.1:1 (primary)");
-        let cause = "cannot connect: 127.0.0.1:1: Connection refused";
+        let line = "127.0.0.1:1 is unreachable, next attempt in 1.0 s: cannot connect: 127.0.0.1:1: Connection refused";
         assert_eq!(
-            Said::unreachable(server, name.to_owned(), cause, Duration::from_millis(1040)).text,
-            "127.0.0.1:1 (primary) cannot be reached: Connection refused; next attempt in 1.0 s"
+            with_name(line, "127.0.0.1:1", "127.0.0.1:1 (primary)"),
+            "127.0.0.1:1 (primary) is unreachable, next attempt in 1.0 s: cannot connect: Connection refused"
         );
         assert_eq!(
-            Said::stream_ended(server, name, "it was cut", Duration::ZERO).text,
-            "the stream to 127.0.0.1:1 (primary) is over: it was cut; next one at once"
+            with_name("the stream to 127.0.0.1:1 ended: it was cut", "127.0.0.1:1", "127.0.0.1:1 (primary)"),
+            "the stream to 127.0.0.1:1 (primary) ended: it was cut"
         );
     }
 
@@ -130,7 +111,7 @@ mod tests {
         assert!(matches!(attempt, Event::Connecting { .. }), "{attempt}");
         assert_eq!(Said::of(&attempt, |_| "primary"), None);
         let connected = Said::of(&events.next().await.unwrap(), |_| "primary").unwrap();
-        assert_eq!(connected.text, format!("connected to {uri} (primary)"));
+        assert_eq!(connected.text, format!("connected to {uri} (primary), stream open"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-/// A part of the demo: something is done, and the world is watched until everything is as it should be.
+/// A part of the demo: something is done, and the mesh is watched until everything is as it should be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scene {
     pub(super) title: &'static str,
@@ -18,7 +18,7 @@ pub(super) struct Scene {
     pub(super) at_most: Duration,
 }
 
-/// Something that is done to the world.
+/// Something that is done to the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     /// The control planes announce new endpoints of a cluster.
@@ -37,6 +37,8 @@ pub(super) enum Act {
     RestorePrimary,
     /// The control planes announce a new cluster and a route to it.
     Announce(Cluster),
+    /// Client and servers get new certificates, and this server is started again.
+    Rotate(&'static str),
 }
 
 /// Something that can be seen at the control planes.
@@ -46,6 +48,8 @@ pub(super) enum Sight {
     FallbackConnections(u64),
     /// The primary was told that the client rejects what it sent.
     Rejection,
+    /// A server was shown the new certificate of the client, and the impostor no request.
+    Identities,
 }
 
 /// The clusters of the demo.
@@ -54,6 +58,8 @@ pub(super) enum Cluster {
     Blue,
     Green,
     Amber,
+    /// Of servers that prove who they are.
+    Violet,
 }
 
 impl Cluster {
@@ -66,6 +72,7 @@ impl Cluster {
             Self::Blue => "blue",
             Self::Green => "green",
             Self::Amber => "amber",
+            Self::Violet => "violet",
         }
     }
 
@@ -75,6 +82,7 @@ impl Cluster {
             Self::Blue => &["one", "two", "three"],
             Self::Green => &["five", "six"],
             Self::Amber => &["seven", "eight"],
+            Self::Violet => &SECURED,
         }
     }
 }
@@ -99,6 +107,9 @@ impl fmt::Display for Act {
                 let (name, backends) = (cluster.name(), cluster.first_endpoints().join(", "));
                 write!(f, "RDS update: the route now leads to a new cluster, {name}: {backends}")
             }
+            Self::Rotate(name) => {
+                write!(f, "client and servers get new certificates, and server {name} is started again")
+            }
         }
     }
 }
@@ -109,6 +120,9 @@ impl fmt::Display for Sight {
             Self::FallbackConnections(1) => f.write_str("the fallback has 1 connection"),
             Self::FallbackConnections(count) => write!(f, "the fallback has {count} connections"),
             Self::Rejection => f.write_str("the primary was told of the rejection"),
+            Self::Identities => {
+                write!(f, "servers were shown the new certificate of the client, and {IMPOSTOR} got no request")
+            }
         }
     }
 }
@@ -116,10 +130,16 @@ impl fmt::Display for Sight {
 /// Every backend of the script.
 pub(super) const BACKENDS: [&str; 8] = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
 
+/// The servers that the control planes configure, and that are called over mTLS.
+pub(super) const SECURED: [&str; 2] = ["nine", "ten"];
+
+/// It has a certificate of the right authority with a wrong name in it.
+pub(super) const IMPOSTOR: &str = "mallory";
+
 /// A name that is no backend's and no address either.
 pub(super) const NOWHERE: &str = "nowhere";
 
-/// The demo. It takes about 25 seconds.
+/// The demo. It takes about 30 seconds.
 pub(super) const SCRIPT: &[Scene] = &[
     Scene {
         title: "Traffic over three backends",
@@ -193,6 +213,22 @@ pub(super) const SCRIPT: &[Scene] = &[
         at_least: Duration::from_millis(2000),
         at_most: Duration::from_secs(30),
     },
+    Scene {
+        title: "Servers that the control planes configure, with mTLS on both sides: traffic moves to them",
+        acts: &[Act::Announce(Cluster::Violet)],
+        expect: &SECURED,
+        sight: None,
+        at_least: Duration::from_millis(2000),
+        at_most: Duration::from_secs(30),
+    },
+    Scene {
+        title: "Certificates are rotated, and a server of another identity is refused: no RPC may fail",
+        acts: &[Act::Rotate("ten"), Act::Endpoints(Cluster::Violet, &["nine", "ten", IMPOSTOR])],
+        expect: &SECURED,
+        sight: Some(Sight::Identities),
+        at_least: Duration::from_millis(2500),
+        at_most: Duration::from_secs(30),
+    },
 ];
 
 #[cfg(test)]
@@ -200,16 +236,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_script_is_about_its_own_backends_and_takes_about_twenty_five_seconds() {
+    fn the_script_is_about_its_own_backends_and_takes_about_thirty_seconds() {
         let total: Duration = SCRIPT.iter().map(|scene| scene.at_least).sum();
         // Where connections are retried, it takes a few seconds more than the least.
-        assert!((20..=24).contains(&total.as_secs()), "{total:?}");
+        assert!((24..=28).contains(&total.as_secs()), "{total:?}");
+        let is_known = |name: &&str| BACKENDS.contains(name) || SECURED.contains(name);
         for scene in SCRIPT {
             assert!(scene.at_least < scene.at_most, "{}", scene.title);
-            assert!(scene.expect.iter().all(|name| BACKENDS.contains(name)), "{}", scene.title);
+            assert!(scene.expect.iter().all(is_known), "{}", scene.title);
         }
-        let clusters = [Cluster::Blue, Cluster::Green, Cluster::Amber];
-        assert!(clusters.iter().flat_map(|cluster| cluster.first_endpoints()).all(|name| BACKENDS.contains(name)));
+        let clusters = [Cluster::Blue, Cluster::Green, Cluster::Amber, Cluster::Violet];
+        assert!(clusters.iter().flat_map(|cluster| cluster.first_endpoints()).all(is_known));
         assert!(!BACKENDS.contains(&NOWHERE));
     }
 }

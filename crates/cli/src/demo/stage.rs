@@ -1,8 +1,9 @@
-//! The real world of the demo: backends and control planes on ports of this machine, all in this process.
+//! The real mesh of the demo: backends and control planes on ports of this machine, all in this process.
 
 use std::collections::BTreeMap;
 
 use mainstay::{
+    Channel, Credentials,
     bootstrap::{Bootstrap, BootstrapBuilder, Node, ServerConfig},
     event::Events,
 };
@@ -13,16 +14,13 @@ use super::{
     play::Stage,
     said::Said,
     script::{Act, BACKENDS, Cluster, Sight},
+    secured::{self, SecuredServers},
 };
-use crate::{
-    call::Caller,
-    connect::{Options, xds_channel},
-    failure::Failure,
-};
+use crate::{call::Caller, connect::build, failure::Failure};
 
 /// Everything that lives in the demo, except the client.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct Mesh {
     backends: BTreeMap<&'static str, Backend>,
     /// The primary and the fallback.
     control_planes: [Server; 2],
@@ -31,9 +29,11 @@ pub(super) struct World {
     endpoints: BTreeMap<Cluster, &'static [&'static str]>,
     /// What the client says, once there is one.
     events: Option<Events>,
+    /// The servers that prove who they are.
+    secured: SecuredServers,
 }
 
-impl World {
+impl Mesh {
     /// Starts everything on ports that the system chooses.
     pub(super) async fn start() -> Result<Self, Failure> {
         let mut backends = BTreeMap::new();
@@ -46,9 +46,11 @@ impl World {
         }
         let control_planes = control_planes.try_into().expect("the loop above makes two");
         let endpoints = Cluster::FIRST.map(|cluster| (cluster, cluster.first_endpoints())).into();
-        let world = Self { backends, control_planes, route: Cluster::Blue, endpoints, events: None };
-        world.announce();
-        Ok(world)
+        let control_planes: [Server; 2] = control_planes;
+        let secured = SecuredServers::start(servers(&control_planes)).await?;
+        let mesh = Self { backends, control_planes, route: Cluster::Blue, endpoints, events: None, secured };
+        mesh.announce();
+        Ok(mesh)
     }
 
     /// Who is who, for those who want to look in from outside.
@@ -61,18 +63,21 @@ impl World {
 
     /// The client whose traffic is watched, and whose words are heard from now on.
     pub(super) fn client(&mut self) -> Result<Box<dyn Caller>, Failure> {
-        let options = Options { wait_for_ready: false, bootstrap: Some(self.bootstrap()?) };
-        let channel = xds_channel(&format!("xds:///{SERVICE}"), &options)?;
+        let channel = build(
+            Channel::builder(format!("xds:///{SERVICE}"))
+                .bootstrap(self.bootstrap()?)
+                .credentials(Credentials::xds(Credentials::insecure()))
+                .certificate_provider(secured::INSTANCE, self.secured.client()),
+        )?;
         self.events = Some(channel.events());
         Ok(Box::new(TestServiceClient::new(channel)))
     }
 
     /// The bootstrap that knows both control planes, in this order.
     fn bootstrap(&self) -> Result<Bootstrap, Failure> {
-        let node = Node::new("mainstay-demo");
-        let servers = self.control_planes.iter().map(|server| ServerConfig::insecure(server.addr().to_string()));
-        let builder = servers.fold(Bootstrap::builder().node(node), BootstrapBuilder::server);
-        builder.build().map_err(|invalid| Failure::failed(format!("the demo's bootstrap: {invalid}")))
+        servers(&self.control_planes)
+            .build()
+            .map_err(|invalid| Failure::failed(format!("the demo's bootstrap: {invalid}")))
     }
 
     /// Puts the present configuration into force at both control planes.
@@ -80,14 +85,18 @@ impl World {
         let mut snapshot = Snapshot::builder()
             .listener(resources::listener(SERVICE, resources::rds(ROUTES)))
             .route(resources::route(ROUTES, self.route.name()));
+        snapshot = self.secured.announce(snapshot);
         for (cluster, names) in &self.endpoints {
             let addresses = names.iter().map(|name| match self.backends.get(name) {
                 Some(backend) => backend.addr().to_string(),
-                None => format!("{name}:80"),
+                None => self.secured.address(name).map_or_else(|| format!("{name}:80"), |address| address.to_string()),
             });
-            snapshot = snapshot
-                .cluster(resources::eds_cluster(cluster.name()))
-                .endpoints(resources::endpoints(cluster.name(), addresses));
+            let resource = resources::eds_cluster(cluster.name());
+            let resource = match cluster {
+                Cluster::Blue | Cluster::Green | Cluster::Amber => resource,
+                Cluster::Violet => resources::with_mtls(resource, secured::INSTANCE, [secured::wanted()]),
+            };
+            snapshot = snapshot.cluster(resource).endpoints(resources::endpoints(cluster.name(), addresses));
         }
         let snapshot: Snapshot = snapshot.build();
         for server in &self.control_planes {
@@ -107,7 +116,7 @@ impl World {
     }
 }
 
-impl Stage for World {
+impl Stage for Mesh {
     async fn act(&mut self, act: Act) -> Result<(), Failure> {
         match act {
             Act::Endpoints(cluster, names) => {
@@ -140,6 +149,7 @@ impl Stage for World {
                 self.route = cluster;
                 self.announce();
             }
+            Act::Rotate(name) => self.secured.rotate(name).await?,
         }
         Ok(())
     }
@@ -160,8 +170,15 @@ impl Stage for World {
         match sight {
             Sight::FallbackConnections(count) => fallback.open_connections == count,
             Sight::Rejection => primary.nacks > 0,
+            Sight::Identities => self.secured.is_in_order(),
         }
     }
+}
+
+/// A bootstrap that knows both control planes, in this order.
+fn servers(control_planes: &[Server; 2]) -> BootstrapBuilder {
+    let servers = control_planes.iter().map(|server| ServerConfig::insecure(server.addr().to_string()));
+    servers.fold(Bootstrap::builder().node(Node::new("mainstay-demo")), BootstrapBuilder::server)
 }
 
 fn no_port(name: &str, error: &std::io::Error) -> Failure {
@@ -183,76 +200,81 @@ mod tests {
 
     #[tokio::test]
     async fn both_control_planes_announce_what_the_script_says() {
-        let mut world = World::start().await.unwrap();
-        world.act(Act::Endpoints(Cluster::Blue, &["four"])).await.unwrap();
-        for server in &world.control_planes {
+        let mut mesh = Mesh::start().await.unwrap();
+        let version = |server: &Server| server.control_plane().version(&TypeUrl::ENDPOINTS);
+        let before = version(&mesh.control_planes[0]);
+        mesh.act(Act::Endpoints(Cluster::Blue, &["four"])).await.unwrap();
+        for server in &mesh.control_planes {
             let snapshot = server.control_plane().snapshot().unwrap();
             assert!(snapshot.contains(&TypeUrl::LISTENER, "demo") && snapshot.contains(&TypeUrl::CLUSTER, "green"));
-            assert_eq!(server.control_plane().version(&TypeUrl::ENDPOINTS).as_deref(), Some("2"));
+            assert_ne!(version(server), before);
+            assert_eq!(version(server), version(&mesh.control_planes[0]));
         }
     }
 
     #[tokio::test]
     async fn what_is_killed_refuses_connections_until_it_returns() {
-        let mut world = World::start().await.unwrap();
-        let two = world.backends["two"].addr();
-        let planes = world.control_planes.each_ref().map(Server::addr);
-        world.act(Act::KillBackend("two")).await.unwrap();
-        world.act(Act::KillControlPlanes).await.unwrap();
+        let mut mesh = Mesh::start().await.unwrap();
+        let two = mesh.backends["two"].addr();
+        let planes = mesh.control_planes.each_ref().map(Server::addr);
+        let routes = |mesh: &Mesh| mesh.control_planes[0].control_plane().version(&TypeUrl::ROUTE);
+        let before = routes(&mesh);
+        mesh.act(Act::KillBackend("two")).await.unwrap();
+        mesh.act(Act::KillControlPlanes).await.unwrap();
         for addr in [two, planes[0], planes[1]] {
             assert!(TcpStream::connect(addr).await.is_err(), "{addr}");
         }
-        world.act(Act::RestoreBackend("two")).await.unwrap();
-        world.act(Act::RestoreControlPlanes(Cluster::Green)).await.unwrap();
+        mesh.act(Act::RestoreBackend("two")).await.unwrap();
+        mesh.act(Act::RestoreControlPlanes(Cluster::Green)).await.unwrap();
         for addr in [two, planes[0], planes[1]] {
             assert!(TcpStream::connect(addr).await.is_ok(), "{addr}");
         }
-        assert_eq!(world.control_planes[0].control_plane().version(&TypeUrl::ROUTE).as_deref(), Some("2"));
+        assert_ne!(routes(&mesh), before);
     }
 
     #[tokio::test]
     async fn the_client_is_heard_when_it_falls_back_returns_and_rejects() {
-        let mut world = World::start().await.unwrap();
-        let _client = world.client().unwrap();
-        let [primary, fallback] = world.control_planes.each_ref().map(Server::addr);
+        let mut mesh = Mesh::start().await.unwrap();
+        let _client = mesh.client().unwrap();
+        let [primary, fallback] = mesh.control_planes.each_ref().map(Server::addr);
         let mut heard = Heard::default();
-        world.hear(&mut heard, &format!("connected to {primary} (primary)")).await;
-        assert!(world.shows(Sight::FallbackConnections(0)) && !world.shows(Sight::Rejection));
+        mesh.hear(&mut heard, &format!("connected to {primary} (primary)")).await;
+        assert!(mesh.shows(Sight::FallbackConnections(0)) && !mesh.shows(Sight::Rejection));
 
         // A71: the primary dies while something is missing.
-        world.act(Act::DoomPrimary(Cluster::Amber)).await.unwrap();
-        world.act(Act::Announce(Cluster::Amber)).await.unwrap();
-        world.hear(&mut heard, &format!("{primary} (primary) cannot be reached: ")).await;
-        world.hear(&mut heard, &format!("fell back to {fallback} (fallback)")).await;
-        world.hear(&mut heard, &format!("connected to {fallback} (fallback)")).await;
-        assert!(world.shows(Sight::FallbackConnections(1)));
+        mesh.act(Act::DoomPrimary(Cluster::Amber)).await.unwrap();
+        mesh.act(Act::Announce(Cluster::Amber)).await.unwrap();
+        mesh.hear(&mut heard, &format!("{primary} (primary) is unreachable, next attempt ")).await;
+        mesh.hear(&mut heard, &format!("fell back to {fallback} (fallback)")).await;
+        mesh.hear(&mut heard, &format!("connected to {fallback} (fallback)")).await;
+        assert!(mesh.shows(Sight::FallbackConnections(1)));
 
-        world.act(Act::RestorePrimary).await.unwrap();
-        world.hear(&mut heard, &format!("returned to {primary} (primary)")).await;
-        let mut events = world.control_planes[1].events();
-        while !world.shows(Sight::FallbackConnections(0)) {
+        mesh.act(Act::RestorePrimary).await.unwrap();
+        mesh.hear(&mut heard, &format!("returned to {primary} (primary)")).await;
+        let mut events = mesh.control_planes[1].events();
+        while !mesh.shows(Sight::FallbackConnections(0)) {
             events.next().await.unwrap();
         }
 
-        world.act(Act::Endpoints(Cluster::Amber, &[NOWHERE])).await.unwrap();
-        let mut events = world.primary().events();
-        world.hear(&mut heard, "rejected ClusterLoadAssignment version ").await;
+        mesh.act(Act::Endpoints(Cluster::Amber, &[NOWHERE])).await.unwrap();
+        let mut events = mesh.primary().events();
+        mesh.hear(&mut heard, &format!("rejected 1 of 1 ClusterLoadAssignment of {primary} (primary), version ")).await;
         let reason = heard.lines().last().unwrap();
         assert!(reason.ends_with("\"nowhere\" is not an IPv4 or IPv6 address"), "{reason}");
-        while !world.shows(Sight::Rejection) {
+        while !mesh.shows(Sight::Rejection) {
             events.next().await.unwrap();
         }
     }
 
     #[tokio::test]
     async fn the_bootstrap_names_the_primary_first() {
-        let world = World::start().await.unwrap();
-        let bootstrap = world.bootstrap().unwrap();
+        let mesh = Mesh::start().await.unwrap();
+        let bootstrap = mesh.bootstrap().unwrap();
         let uris: Vec<_> = bootstrap.server_uris().collect();
-        assert_eq!(uris, world.control_planes.each_ref().map(|server| server.addr().to_string()));
+        assert_eq!(uris, mesh.control_planes.each_ref().map(|server| server.addr().to_string()));
     }
 
-    impl World {
+    impl Mesh {
         /// Listens until a line begins like this.
         async fn hear(&mut self, heard: &mut Heard, beginning: &str) {
             while !heard.lines().last().is_some_and(|line| line.starts_with(beginning)) {

@@ -6,7 +6,7 @@ use mainstay::{
     ResourceType,
     view::{
         Cluster, ClusterError, ClusterKind, ConfigView, Endpoint, Endpoints, HealthStatus, LocalityEndpoints,
-        ResourceState, ResourceStatus, Route, RouteAction, ServerState, ServerStatus, XdsConfig,
+        ResourceState, ResourceStatus, Route, RouteAction, ServerState, ServerStatus, TlsContext, XdsConfig,
     },
 };
 use serde::Serialize;
@@ -56,7 +56,7 @@ pub(super) struct ServerReport {
 
 /// Where a resource stands and where it came from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Origin {
+pub(super) struct Facts {
     pub(super) state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) version: Option<String>,
@@ -72,7 +72,7 @@ pub(super) struct Origin {
 pub(super) struct Named {
     pub(super) name: String,
     #[serde(flatten)]
-    pub(super) origin: Origin,
+    pub(super) facts: Facts,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -112,7 +112,7 @@ pub(super) struct Weighted {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct ClusterReport {
     #[serde(flatten)]
-    pub(super) origin: Origin,
+    pub(super) facts: Facts,
     /// Why it cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unusable: Option<String>,
@@ -123,11 +123,30 @@ pub(super) struct ClusterReport {
     /// The name that DNS is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) dns: Option<String>,
+    /// How its endpoints are connected to by channels with xDS credentials; absent if it does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tls: Option<TlsReport>,
     /// The clusters of an aggregate, the most preferred first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) children: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) endpoints: Option<EndpointsReport>,
+}
+
+/// The TLS context of a cluster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct TlsReport {
+    /// The certificate provider instance with the roots; absent for those of the system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) roots: Option<String>,
+    /// The one with our certificate; absent if we present none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) identity: Option<String>,
+    /// The names that endpoints may have; any, if there are none.
+    pub(super) subject_alt_names: Vec<String>,
+    /// The server name that is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sni: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -210,17 +229,17 @@ impl Report {
     fn ageless(&self) -> Self {
         let mut report = self.clone();
         let Self { listener, routes, clusters, watched, .. } = &mut report;
-        let listed = watched.iter_mut().map(|watched| &mut watched.resource.origin);
-        let route = routes.iter_mut().filter_map(|routes| routes.resource.as_mut()).map(|named| &mut named.origin);
-        for origin in listener.iter_mut().map(|named| &mut named.origin).chain(route).chain(listed) {
-            origin.age_ms = None;
+        let listed = watched.iter_mut().map(|watched| &mut watched.resource.facts);
+        let route = routes.iter_mut().filter_map(|routes| routes.resource.as_mut()).map(|named| &mut named.facts);
+        for facts in listener.iter_mut().map(|named| &mut named.facts).chain(route).chain(listed) {
+            facts.age_ms = None;
         }
         for cluster in clusters.values_mut() {
-            cluster.origin.age_ms = None;
+            cluster.facts.age_ms = None;
             if let Some(endpoints) = &mut cluster.endpoints {
                 let collections = endpoints.priorities.iter_mut().flatten().filter_map(|l| l.collection.as_mut());
                 for named in endpoints.resource.iter_mut().chain(collections) {
-                    named.origin.age_ms = None;
+                    named.facts.age_ms = None;
                 }
             }
         }
@@ -246,18 +265,18 @@ impl ServerReport {
 impl Named {
     fn new(view: &ConfigView, resource_type: ResourceType, name: &str) -> Self {
         let status = view.resource(resource_type, name);
-        Self { name: name.to_owned(), origin: status.map(|status| Origin::new(view, status)).unwrap_or_default() }
+        Self { name: name.to_owned(), facts: status.map(|status| Facts::new(view, status)).unwrap_or_default() }
     }
 }
 
 impl Watched {
     fn new(view: &ConfigView, status: &ResourceStatus) -> Self {
-        let resource = Named { name: status.resource.name.clone(), origin: Origin::new(view, status) };
+        let resource = Named { name: status.resource.name.clone(), facts: Facts::new(view, status) };
         Self { kind: status.resource.resource_type.to_string(), resource }
     }
 }
 
-impl Origin {
+impl Facts {
     fn new(view: &ConfigView, status: &ResourceStatus) -> Self {
         let value = status.value.as_ref();
         let age = value.map(|value| view.taken_at.duration_since(value.received_at).as_millis());
@@ -296,20 +315,21 @@ impl RouteReport {
 
 impl ClusterReport {
     fn new(view: &ConfigView, name: &str, result: &Result<Cluster, ClusterError>) -> Self {
-        let origin = Named::new(view, ResourceType::Cluster, name).origin;
+        let facts = Named::new(view, ResourceType::Cluster, name).facts;
         let mut report = Self {
-            origin,
+            facts,
             unusable: None,
             kind: None,
             lb_policy: None,
             dns: None,
+            tls: None,
             children: Vec::new(),
             endpoints: None,
         };
         match result {
             Ok(cluster) => report.describe(view, cluster),
-            // The error of the resource itself stands at its origin.
-            Err(error) => report.unusable = report.origin.error.is_none().then(|| error.to_string()),
+            // The error of the resource itself stands among its facts.
+            Err(error) => report.unusable = report.facts.error.is_none().then(|| error.to_string()),
         }
         report
     }
@@ -333,6 +353,7 @@ impl ClusterReport {
             _ => return,
         }
         self.lb_policy = Some(cluster.lb_policy.clone());
+        self.tls = cluster.tls.as_ref().map(TlsReport::new);
         let priorities = cluster.endpoints.as_ref().map_or_else(Vec::new, |endpoints| priorities(view, endpoints));
         if self.dns.is_some() && cluster.endpoints.is_none() {
             self.unusable = Some(cluster.note.clone());
@@ -344,6 +365,22 @@ impl ClusterReport {
     fn is_usable(&self) -> bool {
         let Some(endpoints) = &self.endpoints else { return self.kind.is_some() };
         endpoints.priorities.iter().flatten().any(|locality| !locality.endpoints.is_empty())
+    }
+}
+
+impl TlsReport {
+    fn new(tls: &TlsContext) -> Self {
+        let sni = tls.sni.as_deref().map(|name| format!("{name:?}"));
+        let sni = match (tls.auto_host_sni, sni) {
+            (false, sni) => sni,
+            (true, None) => Some("that of the endpoint".to_owned()),
+            (true, Some(sni)) => Some(format!("that of the endpoint, or {sni}")),
+        };
+        let subject_alt_names = match (tls.auto_sni_san_validation, &sni) {
+            (true, Some(_)) => vec!["the server name".to_owned()],
+            _ => tls.subject_alt_names.clone(),
+        };
+        Self { roots: tls.roots.clone(), identity: tls.identity.clone(), subject_alt_names, sni }
     }
 }
 

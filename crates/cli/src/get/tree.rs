@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use anstyle::Style;
 
 use super::report::{
-    ClusterReport, EndpointReport, EndpointsReport, LocalityReport, Named, Origin, Report, RouteReport, ServerReport,
-    Status, Watched, Weighted,
+    ClusterReport, EndpointReport, EndpointsReport, Facts, LocalityReport, Named, Report, RouteReport, ServerReport,
+    Status, TlsReport, Watched, Weighted,
 };
 use crate::output::{BAD, DIM, GOOD, TITLE, styled};
 
@@ -96,12 +96,13 @@ fn cluster<'a>(report: &'a Report, name: &'a str, share: &str, seen: &mut BTreeS
         return Branch::new(format!("{head} {}", styled(DIM, "see above")));
     }
     let Some(found) = report.clusters.get(name) else { return Branch::new(head) };
-    let ClusterReport { origin, unusable, kind, lb_policy, dns, children, endpoints } = found;
+    let ClusterReport { facts, unusable, kind, lb_policy, dns, tls, children, endpoints } = found;
     let traits: Vec<_> = kind.map(str::to_owned).into_iter().chain(dns.clone()).chain(lb_policy.clone()).collect();
     let traits = if traits.is_empty() { String::new() } else { format!(" {}", clean(&traits.join(", "))) };
-    let mut branch = Branch::new(format!("{head}{traits}{}", facts(origin)))
-        .with(origin.error.as_deref().map(problem))
-        .with(unusable.as_deref().map(problem));
+    let mut branch = Branch::new(format!("{head}{traits}{}", aside(facts)))
+        .with(facts.error.as_deref().map(problem))
+        .with(unusable.as_deref().map(problem))
+        .with(tls.as_ref().map(security));
     for child in children {
         branch.children.push(cluster(report, child, "", seen));
     }
@@ -112,6 +113,20 @@ fn cluster<'a>(report: &'a Report, name: &'a str, share: &str, seen: &mut BTreeS
         }
         Some(EndpointsReport { resource: None, priorities }) => branch.with(localities(priorities)),
     }
+}
+
+fn security(tls: &TlsReport) -> Branch {
+    let TlsReport { roots, identity, subject_alt_names, sni } = tls;
+    let kind = if identity.is_some() { "mTLS" } else { "TLS" };
+    let roots = roots.as_ref().map_or("those of the system".to_owned(), |instance| format!("{instance:?}"));
+    let mut parts = vec![format!("{kind}: roots {roots}")];
+    parts.extend(identity.as_ref().map(|instance| format!("our certificate {instance:?}")));
+    parts.extend(sni.as_ref().map(|name| format!("server name {name}")));
+    parts.push(match &subject_alt_names[..] {
+        [] => "any name".to_owned(),
+        names => format!("name {}", names.join(" or ")),
+    });
+    Branch::new(clean(&parts.join(", ")))
 }
 
 fn localities(priorities: &[Vec<LocalityReport>]) -> Vec<Branch> {
@@ -144,14 +159,14 @@ fn watched(watched: &Watched) -> Branch {
     resource(&watched.kind, &watched.resource)
 }
 
-fn resource(kind: &str, Named { name, origin }: &Named) -> Branch {
-    let label = format!("{kind} {}{}", clean(name), facts(origin));
-    Branch::new(label).with(origin.error.as_deref().map(problem))
+fn resource(kind: &str, Named { name, facts }: &Named) -> Branch {
+    let label = format!("{kind} {}{}", clean(name), aside(facts));
+    Branch::new(label).with(facts.error.as_deref().map(problem))
 }
 
 /// Version, age and source; without them, the state.
-fn facts(origin: &Origin) -> String {
-    let Origin { state, version, age_ms, server, .. } = origin;
+fn aside(facts: &Facts) -> String {
+    let Facts { state, version, age_ms, server, .. } = facts;
     let text = match (version, age_ms, server) {
         (Some(version), Some(age), Some(server)) => format!("version {version}, {} old, from {server}", span(*age)),
         _ => state.replace('_', " "),

@@ -2,7 +2,9 @@
 
 mod get;
 mod outages;
+mod pki;
 mod program;
+mod security;
 mod serve;
 mod sim;
 mod xds;
@@ -146,7 +148,7 @@ fn a_port_that_is_taken_is_exit_code_1_with_a_tip() {
         text(&output.stderr),
         format!(
             "error: cannot listen on {taken}: Address already in use (os error 98)\n\n  \
-             tip: another program has this port; stop it, or use port 0 to let the system choose\n"
+             tip: another program listens there; stop it, or use port 0 to let the system choose\n"
         )
     );
     drop(holder);

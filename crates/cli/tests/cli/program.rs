@@ -15,6 +15,11 @@ pub(crate) fn mainstay_with_bootstrap(bootstrap: &str, args: &[&str]) -> Output 
     command(args).env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap).output().unwrap()
 }
 
+/// Runs the program to its end in this environment.
+pub(crate) fn mainstay_with_env(environment: &[(&str, &str)], args: &[&str]) -> Output {
+    command(args).envs(environment.iter().copied()).output().unwrap()
+}
+
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
     command.args(args).stdin(Stdio::null()).env_remove("CLICOLOR_FORCE").env_remove("RUST_LOG");

@@ -9,9 +9,15 @@ fn the_short_help_of_sim_fits_a_screen() {
     let output = mainstay(&["sim", "-h"]);
     assert_eq!(output.status.code(), Some(0));
     let help = text(&output.stdout);
-    for flag in
-        ["--seeds <N>", "--first <SEED>", "--replay <LINE>", "--bootstrap <FILE>", "--resources <DIR>", "--target"]
-    {
+    for flag in [
+        "--seeds <N>",
+        "--of <KIND>",
+        "--first <SEED>",
+        "--replay <LINE>",
+        "--bootstrap <FILE>",
+        "--resources <DIR>",
+        "--target",
+    ] {
         assert!(help.contains(flag), "{flag}: {help}");
     }
     assert!(help.lines().count() < 24, "{help}");
@@ -69,8 +75,8 @@ fn an_outage_of_ones_own_setup_is_rehearsed() {
      0.00 s  RPCs wait: waiting for the configuration
      0.00 s  RPCs are sent to cluster \"greeter-backends\"
      1.00 s  127.0.0.1:18000 stops while in use
-     1.00 s  127.0.0.1:18000 stream ended: connection lost: connection reset; again at once
-     1.00 s  127.0.0.1:18000 unreachable: cannot connect: connection refused; again in 1.0 s
+     1.00 s  the stream to 127.0.0.1:18000 ended, next one at once: connection lost: connection reset
+     1.00 s  127.0.0.1:18000 is unreachable, next attempt in 1.0 s: cannot connect: connection refused
     31.00 s  everything works again
   RPCs wait for 0.00 s and fail for 0.00 s
 "
@@ -89,8 +95,8 @@ fn two_servers_survive_the_loss_of_one() {
     let stdout = text(&output.stdout);
     let down =
         stdout.split("\n\n").find(|part| part.starts_with("10.0.0.1:1 is down at the start\n")).unwrap_or_default();
-    assert!(down.contains(": fell back to 10.0.0.1:2\n") && down.contains("fail for 0.00 s"), "{stdout}");
-    assert!(down.contains(": returned to 10.0.0.1:1\n"), "{down}");
+    assert!(down.contains(" s  fell back to 10.0.0.1:2\n") && down.contains("fail for 0.00 s"), "{stdout}");
+    assert!(down.contains(" s  returned to 10.0.0.1:1\n"), "{down}");
 }
 
 #[test]

@@ -120,10 +120,8 @@ fn name_of(any: &Any) -> Option<String> {
     let descriptor = POOL.as_ref().ok()?.get_message_by_name(type_url.message_name())?;
     let field = descriptor.get_field_by_name(if type_url == TypeUrl::ENDPOINTS { "cluster_name" } else { "name" })?;
     let message = DynamicMessage::decode(descriptor, any.value.as_slice()).ok()?;
-    match message.get_field(&field).as_ref() {
-        Value::String(name) if !name.is_empty() => Some(name.clone()),
-        _ => None,
-    }
+    let Value::String(name) = message.get_field(&field).into_owned() else { return None };
+    Some(name).filter(|name| !name.is_empty())
 }
 
 /// The same message with its fields in the order of their numbers and its maps in the order of their bytes. Maps are

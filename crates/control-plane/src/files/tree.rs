@@ -32,18 +32,13 @@ pub(super) enum Value {
 impl Tree {
     /// The value under a key, if this is a map that has it.
     pub(super) fn get(&self, key: &str) -> Option<&Tree> {
-        match &self.value {
-            Value::Map(entries) => entries.iter().find(|(name, _)| name == key).map(|(_, value)| value),
-            _ => None,
-        }
+        let Value::Map(entries) = &self.value else { return None };
+        entries.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
     /// The text, if this is one.
     pub(super) fn as_str(&self) -> Option<&str> {
-        match &self.value {
-            Value::String(text) => Some(text),
-            _ => None,
-        }
+        if let Value::String(text) = &self.value { Some(text) } else { None }
     }
 
     /// What this is, for people.
@@ -224,10 +219,7 @@ impl<'de> Deserializer<'de> for &'de Tree {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
-        match self.value {
-            Value::Null => visitor.visit_none(),
-            _ => visitor.visit_some(self),
-        }
+        if matches!(self.value, Value::Null) { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
     forward_to_deserialize_any! {

@@ -318,6 +318,7 @@ impl Scope {
     }
 
     /// Notes when a file begins to be written, and when that is over.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "systems tell of many things that do not matter here")]
     fn follow_writing(&mut self, kind: &EventKind, path: &Path) {
         match kind {
             EventKind::Modify(ModifyKind::Data(_)) if TELLS_OF_CLOSING && is_resource_file(path) => {
@@ -349,10 +350,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Reading a file is an event, too, but not a change: to follow it would be a busy loop.
 fn is_change(kind: &EventKind) -> bool {
-    match kind {
-        EventKind::Access(access) => *access == AccessKind::Close(AccessMode::Write),
-        _ => true,
-    }
+    !matches!(kind, EventKind::Access(access) if *access != AccessKind::Close(AccessMode::Write))
 }
 
 /// Adds every path whose replacement would make `path` lead elsewhere: the symbolic links on the way, and its end. If

@@ -1,4 +1,4 @@
-//! A TCP connection that can be frozen and cut from outside.
+//! A connection that can be frozen and cut from outside, and TLS on it.
 
 use std::fmt;
 use std::io;
@@ -8,51 +8,61 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use crate::event::{ConnectionId, Event};
 use crate::faults::FaultState;
+use crate::server::listener::Stream;
 use crate::server::{Life, Shared};
 
 /// A connection of one generation of a server.
 pub(super) struct Connection {
     id: ConnectionId,
-    tcp: TcpStream,
+    stream: Box<dyn Stream>,
+    peer: SocketAddr,
     shared: Arc<Shared>,
     generation: u64,
-    link: Link,
-    link_change: Pin<Box<dyn Future<Output = Signals> + Send>>,
+    gate: Gate,
+    gate_change: Pin<Box<dyn Future<Output = Signals> + Send>>,
 }
 
-/// What a connection does with bytes.
+/// Whether bytes pass.
 #[derive(Clone, Copy)]
-enum Link {
+enum Gate {
     Open,
     Frozen,
     Cut,
 }
 
 impl Connection {
-    pub(super) fn new(tcp: TcpStream, peer: SocketAddr, shared: Arc<Shared>, generation: u64) -> Self {
+    pub(super) fn new(stream: Box<dyn Stream>, peer: SocketAddr, shared: Arc<Shared>, generation: u64) -> Self {
         let id = shared.journal.next_connection();
         shared.journal.record(Event::ConnectionOpened { connection: id, peer });
         let mut signals = Signals { life: shared.life.subscribe(), faults: shared.faults.subscribe() };
-        let link = signals.link(generation);
-        Self { id, tcp, shared, generation, link, link_change: Box::pin(signals.changed()) }
+        let gate = signals.gate(generation);
+        Self { id, stream, peer, shared, generation, gate, gate_change: Box::pin(signals.changed()) }
+    }
+
+    pub(super) fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.peer
     }
 
     /// Ready when bytes may pass, an error when the connection is cut, pending while it is frozen.
-    fn poll_link(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Poll::Ready(mut signals) = self.link_change.as_mut().poll(cx) {
-            self.link = signals.link(self.generation);
-            self.link_change = Box::pin(signals.changed());
+    fn poll_gate(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Poll::Ready(mut signals) = self.gate_change.as_mut().poll(cx) {
+            self.gate = signals.gate(self.generation);
+            self.gate_change = Box::pin(signals.changed());
         }
-        match self.link {
-            Link::Open => Poll::Ready(Ok(())),
-            Link::Frozen => Poll::Pending,
-            Link::Cut => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+        match self.gate {
+            Gate::Open => Poll::Ready(Ok(())),
+            Gate::Frozen => Poll::Pending,
+            Gate::Cut => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
         }
     }
 }
@@ -65,15 +75,15 @@ impl Drop for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_link(cx))?;
-        Pin::new(&mut self.tcp).poll_read(cx, buf)
+        ready!(self.poll_gate(cx))?;
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_link(cx))?;
-        Pin::new(&mut self.tcp).poll_write(cx, buf)
+        ready!(self.poll_gate(cx))?;
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -81,36 +91,90 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_link(cx))?;
-        Pin::new(&mut self.tcp).poll_write_vectored(cx, bufs)
+        ready!(self.poll_gate(cx))?;
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_link(cx))?;
-        Pin::new(&mut self.tcp).poll_flush(cx)
+        ready!(self.poll_gate(cx))?;
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_link(cx))?;
-        Pin::new(&mut self.tcp).poll_shutdown(cx)
+        ready!(self.poll_gate(cx))?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
-impl Connected for Connection {
+/// A connection as the HTTP/2 server sees it.
+#[derive(Debug)]
+pub(super) enum Secured {
+    Plaintext(Connection),
+    Tls(Box<TlsStream<Connection>>),
+}
+
+impl Secured {
+    fn stream(self: Pin<&mut Self>) -> Pin<&mut (dyn Stream + 'static)> {
+        match self.get_mut() {
+            Self::Plaintext(connection) => Pin::new(connection),
+            Self::Tls(stream) => Pin::new(&mut **stream),
+        }
+    }
+}
+
+impl AsyncRead for Secured {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Secured {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.stream().poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.stream().poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plaintext(connection) => connection.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_shutdown(cx)
+    }
+}
+
+impl Connected for Secured {
     type ConnectInfo = ConnectionId;
 
     fn connect_info(&self) -> ConnectionId {
-        self.id
+        match self {
+            Self::Plaintext(connection) => connection.id,
+            Self::Tls(stream) => stream.get_ref().0.id,
+        }
     }
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("id", &self.id).field("tcp", &self.tcp).finish_non_exhaustive()
+        f.debug_struct("Connection").field("id", &self.id).field("peer", &self.peer).finish_non_exhaustive()
     }
 }
 
@@ -121,13 +185,13 @@ struct Signals {
 }
 
 impl Signals {
-    fn link(&mut self, generation: u64) -> Link {
+    fn gate(&mut self, generation: u64) -> Gate {
         let is_cut = self.life.borrow_and_update().is_cut(generation);
         let is_frozen = self.faults.borrow_and_update().black_hole;
         match (is_cut, is_frozen) {
-            (true, _) => Link::Cut,
-            (false, true) => Link::Frozen,
-            (false, false) => Link::Open,
+            (true, _) => Gate::Cut,
+            (false, true) => Gate::Frozen,
+            (false, false) => Gate::Open,
         }
     }
 

@@ -1,21 +1,28 @@
 //! The gRPC service: every call becomes a stream task.
+//!
+//! Like the code that tonic generates for a service, but for the responses: they come as bytes (FB-37).
 
+use std::convert::Infallible;
+use std::marker::PhantomData;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryService;
-use envoy_types::pb::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
-};
+use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::{Body as HttpBody, BoxFuture, Service, StdError, http};
+use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::encoding::Encoded;
 use crate::event::{ConnectionId, Event};
-use crate::server::Shared;
 use crate::server::stream::Stream;
+use crate::server::{MAX_REQUEST_SIZE, Shared};
 
 /// The aggregated discovery service of one generation of a server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Ads {
     shared: Arc<Shared>,
     generation: u64,
@@ -26,16 +33,8 @@ impl Ads {
     pub(super) fn new(shared: Arc<Shared>, generation: u64, stream_alive: mpsc::Sender<()>) -> Self {
         Self { shared, generation, stream_alive }
     }
-}
 
-#[tonic::async_trait]
-impl AggregatedDiscoveryService for Ads {
-    type StreamAggregatedResourcesStream = ReceiverStream<Result<DiscoveryResponse, Status>>;
-
-    async fn stream_aggregated_resources(
-        &self,
-        request: Request<Streaming<DiscoveryRequest>>,
-    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+    async fn stream_aggregated_resources(self, request: Request<Streaming<DiscoveryRequest>>) -> Answer {
         let connection = request.extensions().get().copied().unwrap_or(ConnectionId(0));
         let id = self.shared.journal.next_stream();
         self.shared.journal.record(Event::StreamOpened { stream: id, connection });
@@ -51,13 +50,91 @@ impl AggregatedDiscoveryService for Ads {
         }
         Ok(Response::new(ReceiverStream::new(body)))
     }
+}
 
-    type DeltaAggregatedResourcesStream = tokio_stream::Empty<Result<DeltaDiscoveryResponse, Status>>;
+type Answer = Result<Response<ReceiverStream<Result<Encoded, Status>>>, Status>;
 
-    async fn delta_aggregated_resources(
-        &self,
-        _request: Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        Err(Status::unimplemented("this control plane does not speak the incremental variant; use the other one"))
+impl NamedService for Ads {
+    const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+}
+
+impl<B> Service<http::Request<B>> for Ads
+where
+    B: HttpBody + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let ads = self.clone();
+        match request.uri().path() {
+            "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources" => {
+                Box::pin(async move { Ok(grpc().streaming(Sotw(ads), request).await) })
+            }
+            method => {
+                let status = Status::unimplemented(format!("there is no method {method}"));
+                Box::pin(async move { Ok(status.into_http()) })
+            }
+        }
+    }
+}
+
+/// The state-of-the-world method.
+struct Sotw(Ads);
+
+impl StreamingService<DiscoveryRequest> for Sotw {
+    type Response = Encoded;
+    type ResponseStream = ReceiverStream<Result<Encoded, Status>>;
+    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<DiscoveryRequest>>) -> Self::Future {
+        Box::pin(self.0.clone().stream_aggregated_resources(request))
+    }
+}
+
+fn grpc<T: prost::Message + Default + Send + 'static>() -> Grpc<ReadyBytes<T>> {
+    Grpc::new(ReadyBytes(PhantomData)).max_decoding_message_size(MAX_REQUEST_SIZE)
+}
+
+/// Requests as messages, responses as bytes.
+struct ReadyBytes<T>(PhantomData<T>);
+
+impl<T: prost::Message + Default + Send + 'static> Codec for ReadyBytes<T> {
+    type Encode = Encoded;
+    type Decode = T;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self(PhantomData)
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T> Encoder for ReadyBytes<T> {
+    type Item = Encoded;
+    type Error = Status;
+
+    fn encode(&mut self, item: Encoded, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        item.write(buffer);
+        Ok(())
+    }
+}
+
+impl<T: prost::Message + Default> Decoder for ReadyBytes<T> {
+    type Item = T;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<T>, Status> {
+        T::decode(buffer).map(Some).map_err(|error| Status::internal(format!("cannot decode the request: {error}")))
     }
 }

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tonic::{Code, Status, Streaming};
 
+use crate::encoding::Encoded;
 use crate::event::{Event, SeenRequest, SentResponse, StreamId};
 use crate::faults::FaultState;
-use crate::server::streams::Command;
+use crate::server::streams::{Command, Raw};
 use crate::server::{Life, Shared};
 use crate::sotw::{self, ProtocolError, Sotw};
 use crate::store::Store;
@@ -27,7 +28,7 @@ pub(super) struct Stream {
     faults: watch::Receiver<FaultState>,
     life: watch::Receiver<Life>,
     commands: mpsc::UnboundedReceiver<Command>,
-    responses: mpsc::Sender<Result<DiscoveryResponse, Status>>,
+    responses: mpsc::Sender<Result<Encoded, Status>>,
     /// Told when the first response is sent.
     answered: Option<oneshot::Sender<()>>,
     /// What waits for room in `responses`: at most one of the protocol's, and whatever the operator injected.
@@ -62,7 +63,7 @@ impl Stream {
         shared: Arc<Shared>,
         generation: u64,
         id: StreamId,
-        responses: mpsc::Sender<Result<DiscoveryResponse, Status>>,
+        responses: mpsc::Sender<Result<Encoded, Status>>,
         answered: oneshot::Sender<()>,
     ) -> Self {
         Self {
@@ -128,9 +129,9 @@ impl Stream {
             Happened::Room => self.send(),
             Happened::NewView => self.refresh(),
             Happened::Command(Command::Close(status)) => return Some(End::Status(status)),
-            Happened::Command(Command::Send(message)) => {
-                let type_url = TypeUrl::from(message.type_url.as_str());
-                self.staged.push_back(sotw::Response { type_url, names: Vec::new(), message });
+            Happened::Command(Command::Send(Raw { type_url, version, message })) => {
+                let (names, is_encoding) = (Vec::new(), true);
+                self.staged.push_back(sotw::Response { type_url, names, version, message, is_encoding });
             }
             Happened::OutOfPatience => {
                 self.patience = None;
@@ -171,8 +172,9 @@ impl Stream {
     fn refresh(&mut self) {
         let Some(node_id) = self.protocol.node_id() else { return };
         let view = self.store.borrow_and_update().view(node_id).cloned();
-        let view = self.faults.borrow_and_update().distort(view);
-        self.protocol.handle_view(view);
+        let faults = self.faults.borrow_and_update();
+        self.protocol.tell_absence(!faults.hides_absence);
+        self.protocol.handle_view(faults.distort(view));
     }
 
     /// Takes the next response from the protocol, if there is room for it and no fault is in the way.
@@ -194,6 +196,12 @@ impl Stream {
         // Nothing waits for these any more: they were sent now, or the delay was lifted.
         due.retain(|_, at| *at > now);
         self.staged.extend(response);
+        for (type_url, name) in self.protocol.take_absent() {
+            let node_id = self.protocol.node_id().unwrap_or_default();
+            let store = self.store.borrow();
+            let content = store.view(node_id).and_then(|view| view.get(&type_url));
+            self.shared.absent.note(node_id, &type_url, &name, content.map(Arc::as_ref));
+        }
     }
 
     /// Bounds the time for which the protocol waits for the client, from the moment at which it began to.
@@ -206,8 +214,12 @@ impl Stream {
 
     /// Sends what was staged first; there is room for it.
     fn send(&mut self) {
-        let Some(sotw::Response { type_url, names, message }) = self.staged.pop_front() else { return };
-        let (version, nonce) = (message.version_info.clone(), message.nonce.clone());
+        let Some(response) = self.staged.pop_front() else { return };
+        let sotw::Response { type_url, names, version, message, is_encoding } = response;
+        if is_encoding {
+            self.shared.journal.count_encoding();
+        }
+        let nonce = message.nonce.clone();
         self.shared.journal.record(Event::ResponseSent(SentResponse {
             stream: self.id,
             type_url,

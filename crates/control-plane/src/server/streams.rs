@@ -3,19 +3,28 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use envoy_types::pb::envoy::service::discovery::v3::DiscoveryResponse;
 use tokio::sync::mpsc;
 use tonic::Status;
 
+use crate::encoding::Encoded;
 use crate::event::{StreamId, lock};
+use crate::type_url::TypeUrl;
 
 /// What an operator tells a stream.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Send this as it stands.
-    Send(DiscoveryResponse),
+    Send(Raw),
     /// End with this status.
     Close(Status),
+}
+
+/// A response that no protocol made.
+#[derive(Clone, Debug)]
+pub(super) struct Raw {
+    pub(super) type_url: TypeUrl,
+    pub(super) version: String,
+    pub(super) message: Encoded,
 }
 
 /// The open streams.

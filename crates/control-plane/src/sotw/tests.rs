@@ -15,7 +15,7 @@ fn a_subscription_is_answered_and_an_ack_is_not() {
     assert_eq!(peer.request(TypeUrl::CLUSTER, ["a"]), RequestKind::Subscribe);
     let response = peer.response();
     assert_eq!(response.names, ["a"]);
-    assert_eq!(response.message.version_info, "1");
+    assert_eq!(response.message.version_info, peer.version(TypeUrl::CLUSTER));
     assert_eq!(response.message.type_url, TypeUrl::CLUSTER.as_str());
     assert_eq!(peer.answer(TypeUrl::CLUSTER, ["a"], &response), RequestKind::Ack);
     peer.is_quiet();
@@ -64,7 +64,8 @@ fn a_new_snapshot_is_sent_only_for_types_that_changed() {
     peer.drain();
     peer.set(clusters(["a"]).endpoints(resources::endpoints("a", ["h:2"])));
     let response = peer.response();
-    assert_eq!((response.type_url, response.message.version_info.as_str()), (TypeUrl::ENDPOINTS, "2"));
+    let version = peer.version(TypeUrl::ENDPOINTS);
+    assert_eq!((response.type_url, response.message.version_info), (TypeUrl::ENDPOINTS, version));
     peer.is_quiet();
 }
 
@@ -139,7 +140,8 @@ fn a_cluster_that_new_routes_replace_goes_when_its_client_names_it_no_more() {
     peer.request(TypeUrl::CLUSTER, ["a", "b"]);
     let both = peer.response();
     assert_eq!(both.names, ["b", "a"]);
-    assert_eq!(both.message.version_info, "2+1", "one more than in version 2");
+    let more = Peer::serving(clusters(["a", "b"])).version(TypeUrl::CLUSTER);
+    assert_eq!(both.message.version_info, more, "what is in it, not what is in the view");
     assert!(peer.stream.is_waiting());
     peer.answer(TypeUrl::CLUSTER, ["b"], &both);
     assert!(!peer.stream.is_waiting());
@@ -162,7 +164,8 @@ fn who_takes_every_cluster_loses_one_when_it_accepted_the_routes_without_it() {
     assert!(peer.stream.is_waiting(), "the old cluster waits for the routes");
     peer.answer(TypeUrl::LISTENER, [], &listener);
     let response = peer.response();
-    assert_eq!((response.names, &*response.message.version_info), (vec!["b".to_owned()], "2"));
+    let version = peer.version(TypeUrl::CLUSTER);
+    assert_eq!((response.names, response.message.version_info), (vec!["b".to_owned()], version));
     assert!(!peer.stream.is_waiting());
 }
 
@@ -226,7 +229,8 @@ fn a_cluster_that_comes_back_meanwhile_is_the_new_one() {
     peer.set(routes_to("a").cluster(resources::logical_dns_cluster("a", "h:1")));
     assert!(!peer.stream.is_waiting());
     let response = peer.response();
-    assert_eq!((response.type_url, &*response.message.version_info), (TypeUrl::CLUSTER, "3"));
+    let version = peer.version(TypeUrl::CLUSTER);
+    assert_eq!((response.type_url, response.message.version_info), (TypeUrl::CLUSTER, version));
 }
 
 #[test]
@@ -238,7 +242,7 @@ fn a_nack_is_not_answered_with_the_same_again() {
     assert_eq!(peer.reject(TypeUrl::CLUSTER, ["a"], &response), RequestKind::Nack);
     peer.is_quiet();
     peer.set(Snapshot::builder().cluster(resources::logical_dns_cluster("a", "h:1")));
-    assert_eq!(peer.response().message.version_info, "2");
+    assert_eq!(peer.response().message.version_info, peer.version(TypeUrl::CLUSTER));
 }
 
 #[test]
@@ -361,6 +365,69 @@ fn errors_are_sent_once_and_beside_resources() {
 }
 
 #[test]
+fn who_reads_errors_is_told_at_once_what_is_not_here() {
+    let mut peer = Peer::serving(clusters(["a"]).endpoints(resources::endpoints("a", ["h:1"])));
+    for type_url in [TypeUrl::CLUSTER, TypeUrl::ENDPOINTS] {
+        peer.reads_errors(type_url.clone(), ["a", "b"]);
+        let response = peer.response();
+        assert_eq!((response.message.resources.len(), errors(&response)), (1, vec!["b".to_owned()]));
+        peer.answer(type_url, ["a", "b"], &response);
+        peer.is_quiet();
+    }
+    // Said once; and when it appears it is sent.
+    peer.set(clusters(["a", "c"]));
+    peer.is_quiet();
+    peer.set(clusters(["a", "b"]));
+    let response = peer.response();
+    assert_eq!((response.names.as_slice(), errors(&response)), (&["a".to_owned(), "b".to_owned()][..], vec![]));
+    // A deletion is told as it always was (P-49), and once.
+    peer.set(clusters(["a"]));
+    let response = peer.response();
+    assert_eq!((response.names.as_slice(), errors(&response)), (&["a".to_owned()][..], vec![]));
+    peer.set(clusters(["a", "c"]));
+    peer.is_quiet();
+    // Asked for anew, it is told anew.
+    peer.answer(TypeUrl::CLUSTER, ["a"], &response);
+    peer.answer(TypeUrl::CLUSTER, ["a", "b"], &response);
+    assert_eq!(errors(&peer.response()), ["b"]);
+}
+
+#[test]
+fn what_is_not_here_is_found_once_and_told_only_if_that_is_wanted() {
+    let mut peer = Peer::serving(clusters(["a"]));
+    peer.request(TypeUrl::ENDPOINTS, ["a", "b"]);
+    peer.is_quiet();
+    let absent = |name: &str| (TypeUrl::ENDPOINTS, name.to_owned());
+    assert_eq!(peer.stream.take_absent(), [absent("a"), absent("b")]);
+    peer.set(clusters(["a", "b"]).endpoints(resources::endpoints("b", ["h:1"])));
+    assert_eq!(peer.response().names, ["b"]);
+    assert_eq!(peer.stream.take_absent(), []);
+
+    let mut peer = Peer::serving(clusters(["a"]));
+    peer.stream.tell_absence(false);
+    peer.reads_errors(TypeUrl::ENDPOINTS, ["b"]);
+    peer.is_quiet();
+}
+
+#[test]
+fn streams_that_are_sent_the_same_share_its_bytes_fb37() {
+    let mut one = Peer::serving(clusters(["a", "b", "c"]));
+    let mut two = Peer::new();
+    let mut share = |names: [&str; 2], encoded: [bool; 2]| {
+        two.stream.handle_view(one.view.clone());
+        let responses = [&mut one, &mut two].map(|peer| {
+            peer.request(TypeUrl::CLUSTER, names);
+            peer.stream.poll_response(|_| true).unwrap()
+        });
+        assert_eq!([responses[0].is_encoding, responses[1].is_encoding], encoded);
+        assert_eq!(responses[0].message.body.as_ptr(), responses[1].message.body.as_ptr());
+    };
+    share(["a", "b"], [true, false]);
+    share(["b", "c"], [true, false]);
+    share(["a", "b"], [false, false]);
+}
+
+#[test]
 fn collections_are_always_wrapped_and_other_types_on_demand() {
     // P-64, P-65.
     let snapshot = || clusters(["a"]).endpoint_collection("list", resources::endpoint_collection(["h:1"]));
@@ -385,7 +452,7 @@ fn a_type_that_is_held_back_keeps_its_turn_and_skips_what_is_outdated() {
     assert_eq!(response.type_url, TypeUrl::ENDPOINTS);
     assert!(peer.stream.poll_response(|type_url| *type_url != TypeUrl::CLUSTER).is_none());
     peer.set(Snapshot::builder().cluster(resources::logical_dns_cluster("a", "h:1")));
-    assert_eq!(peer.response().message.version_info, "2");
+    assert_eq!(peer.response().message.version_info, peer.version(TypeUrl::CLUSTER));
     peer.is_quiet();
 }
 
@@ -404,6 +471,24 @@ fn the_number_of_types_on_a_stream_is_bounded() {
     let one_more = request(TypeUrl::from("one.More"), ["a"], "");
     assert_eq!(peer.stream.handle_request(&one_more), Err(ProtocolError::TooManyTypes));
     peer.request(TypeUrl::from("type.0"), ["b"]);
+}
+
+/// A response as a client reads it.
+#[derive(Debug)]
+struct Read {
+    type_url: TypeUrl,
+    names: Vec<String>,
+    message: DiscoveryResponse,
+}
+
+impl From<Response> for Read {
+    fn from(response: Response) -> Self {
+        let mut bytes = Vec::new();
+        response.message.write(&mut bytes);
+        let message = DiscoveryResponse::decode(&*bytes).unwrap();
+        assert_eq!(message.version_info, response.version);
+        Self { type_url: response.type_url, names: response.names, message }
+    }
 }
 
 /// A stream and the view that it is served.
@@ -459,22 +544,34 @@ impl Peer {
         self.stream.handle_request(&request(type_url, names, "")).unwrap()
     }
 
-    fn answer<const N: usize>(&mut self, type_url: TypeUrl, names: [&str; N], response: &Response) -> RequestKind {
+    /// A subscription of a client that reads `resource_errors`.
+    fn reads_errors<const N: usize>(&mut self, type_url: TypeUrl, names: [&str; N]) {
+        let client_features = vec![READS_ERRORS.to_owned()];
+        let node = Some(Node { client_features, ..Node::default() });
+        self.stream.handle_request(&DiscoveryRequest { node, ..request(type_url, names, "") }).unwrap();
+    }
+
+    fn answer<const N: usize>(&mut self, type_url: TypeUrl, names: [&str; N], response: &Read) -> RequestKind {
         self.stream.handle_request(&request(type_url, names, &response.message.nonce)).unwrap()
     }
 
-    fn reject<const N: usize>(&mut self, type_url: TypeUrl, names: [&str; N], response: &Response) -> RequestKind {
+    fn reject<const N: usize>(&mut self, type_url: TypeUrl, names: [&str; N], response: &Read) -> RequestKind {
         let error_detail = Some(RpcStatus { code: 3, message: "bad".to_owned(), details: Vec::new() });
         let request = DiscoveryRequest { error_detail, ..request(type_url, names, &response.message.nonce) };
         self.stream.handle_request(&request).unwrap()
     }
 
-    fn response(&mut self) -> Response {
-        self.stream.poll_response(|_| true).expect("a response")
+    fn response(&mut self) -> Read {
+        self.stream.poll_response(|_| true).expect("a response").into()
     }
 
-    fn drain(&mut self) -> Vec<Response> {
-        std::iter::from_fn(|| self.stream.poll_response(|_| true)).collect()
+    fn drain(&mut self) -> Vec<Read> {
+        std::iter::from_fn(|| self.stream.poll_response(|_| true)).map(Read::from).collect()
+    }
+
+    /// The version of a type in the view.
+    fn version(&self, type_url: TypeUrl) -> String {
+        self.view.as_ref().unwrap().get(&type_url).unwrap().version.clone()
     }
 
     fn is_quiet(&mut self) {
@@ -505,7 +602,16 @@ fn routed_listener(cluster: &str) -> Listener {
     resources::listener("l", resources::route("r", cluster))
 }
 
-fn unwrap(response: &Response) -> (String, TypeUrl) {
+/// The names that a response says do not exist.
+fn errors(response: &Read) -> Vec<String> {
+    let name = |error: &ResourceError| {
+        assert_eq!(error.error_detail.as_ref().unwrap().code, Code::NotFound as i32);
+        error.resource_name.as_ref().unwrap().name.clone()
+    };
+    response.message.resource_errors.iter().map(name).collect()
+}
+
+fn unwrap(response: &Read) -> (String, TypeUrl) {
     let any = &response.message.resources[0];
     assert_eq!(any.type_url, TypeUrl::RESOURCE.as_str());
     let wrapper = Wrapper::decode(any.value.as_slice()).unwrap();

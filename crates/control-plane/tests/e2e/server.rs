@@ -1,5 +1,6 @@
 //! The server on real sockets: what it serves, how it stops and how it comes back.
 
+use envoy_types::pb::envoy::service::discovery::v3::DiscoveryResponse;
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use mainstay_control_plane::{ControlPlane, Event, RequestKind, Server, Snapshot, SnapshotBuilder, TypeUrl, resources};
 use tonic::Code;
@@ -31,11 +32,54 @@ async fn an_update_reaches_every_stream() {
     let (mut one, mut two) = (Client::connect(server.addr()).await, Client::connect(server.addr()).await);
     for client in [&mut one, &mut two] {
         client.subscribe(TypeUrl::ENDPOINTS, &["cluster"]);
-        assert_eq!(client.response().await.version_info, "1");
+        assert_eq!(client.response().await.version_info, version(&server));
     }
+    let before = version(&server);
     server.control_plane().set(greeter("10.0.0.2:80"));
+    assert_ne!(version(&server), before);
     for client in [&mut one, &mut two] {
-        assert_eq!(client.response().await.version_info, "2");
+        assert_eq!(client.response().await.version_info, version(&server));
+    }
+}
+
+#[tokio::test]
+async fn what_many_streams_are_sent_is_encoded_once_for_each_set_of_names_fb37() {
+    let server = serve(clusters(["a", "b", "c"])).await;
+    let mut clients = Vec::new();
+    for n in 0..30 {
+        let names: &[&str] = if n % 3 == 0 { &["a", "b"] } else { &["a", "b", "c"] };
+        let mut client = Client::connect(server.addr()).await;
+        client.subscribe(TypeUrl::CLUSTER, names);
+        let response = client.response().await;
+        assert_eq!(response.resources.len(), names.len());
+        client.ack(&response, names);
+        clients.push((client, names));
+    }
+    assert_eq!(server.stats().encodings, 2);
+    server.control_plane().update(|s| s.insert(resources::logical_dns_cluster("a", "h:1")));
+    let mut nonces = std::collections::BTreeSet::new();
+    for (client, names) in &mut clients {
+        let response = client.response().await;
+        assert_eq!(response.resources.len(), names.len());
+        assert!(nonces.insert(response.nonce));
+    }
+    assert_eq!((server.stats().encodings, server.stats().responses), (4, 60));
+}
+
+#[tokio::test]
+async fn replicas_and_restarts_say_the_same_versions_of_the_same_content_dx24() {
+    let one = serve(greeter("10.0.0.1:80")).await;
+    one.control_plane().set(greeter("10.0.0.2:80"));
+    let two = serve(greeter("10.0.0.2:80")).await;
+    for (type_url, name) in [(TypeUrl::LISTENER, "greeter"), (TypeUrl::ENDPOINTS, "cluster")] {
+        let mut responses = Vec::new();
+        for server in [&one, &two] {
+            let mut client = Client::connect(server.addr()).await;
+            client.subscribe(type_url.clone(), &[name]);
+            responses.push(DiscoveryResponse { nonce: String::new(), ..client.response().await });
+        }
+        assert_eq!(responses[0], responses[1]);
+        assert_eq!(responses[0].control_plane.as_ref().unwrap().identifier, "mainstay");
     }
 }
 
@@ -222,6 +266,11 @@ async fn serve(snapshot: SnapshotBuilder) -> Server {
     let control_plane = ControlPlane::new();
     control_plane.set(snapshot);
     control_plane.serve("127.0.0.1:0").await.unwrap()
+}
+
+/// The version of the endpoints in force.
+fn version(server: &Server) -> String {
+    server.control_plane().version(&TypeUrl::ENDPOINTS).unwrap()
 }
 
 fn clusters<const N: usize>(names: [&str; N]) -> SnapshotBuilder {

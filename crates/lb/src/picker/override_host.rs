@@ -27,7 +27,7 @@ pub(crate) struct SessionHost<S> {
     pub(crate) owner: Owner,
     /// All addresses of its endpoint.
     pub(crate) endpoint: Arc<[SocketAddr]>,
-    pub(crate) link: HostLink<S>,
+    pub(crate) state: HostState<S>,
     pub(crate) used: Arc<Used>,
     /// Whether it is known already that a session uses it.
     pub(crate) kept: bool,
@@ -35,7 +35,7 @@ pub(crate) struct SessionHost<S> {
 
 /// How an address can be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum HostLink<S> {
+pub(crate) enum HostState<S> {
     Ready(Ready<S>),
     Idle,
     Connecting,
@@ -56,15 +56,15 @@ impl<S: Subchannel> OverridePicker<S> {
         let Some((session, result)) = &mut args.session else { return self.child.pick(args) };
         let (mut idle, mut connecting, mut missing) = (None, false, None);
         for host in session.hosts().iter().filter_map(|address| self.host(*address)) {
-            match &host.link {
-                HostLink::Ready(ready) if ready.subchannel.is_ready() => {
+            match &host.state {
+                HostState::Ready(ready) if ready.subchannel.is_ready() => {
                     host.use_for(result);
                     return Pick::Send(ready, CallTracker::default());
                 }
-                HostLink::Ready(_) | HostLink::Connecting => connecting = true,
-                HostLink::Idle => idle = idle.or(Some(host)),
-                HostLink::Missing => missing = missing.or(Some(host)),
-                HostLink::Unusable => {}
+                HostState::Ready(_) | HostState::Connecting => connecting = true,
+                HostState::Idle => idle = idle.or(Some(host)),
+                HostState::Missing => missing = missing.or(Some(host)),
+                HostState::Unusable => {}
             }
         }
         let asleep = idle.or(missing.filter(|_| !connecting));
@@ -82,8 +82,8 @@ impl<S: Subchannel> OverridePicker<S> {
     }
 
     fn host(&self, address: SocketAddr) -> Option<&SessionHost<S>> {
-        let place = self.hosts.binary_search_by_key(&address, |host| host.address).ok()?;
-        self.hosts.get(place)
+        let index = self.hosts.binary_search_by_key(&address, |host| host.address).ok()?;
+        self.hosts.get(index)
     }
 }
 

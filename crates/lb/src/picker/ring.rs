@@ -38,7 +38,7 @@ pub(crate) enum Spot<S> {
 pub(crate) struct Ring {
     /// In order.
     hashes: Box<[u64]>,
-    /// Whose each hash is: a place in the list of endpoints.
+    /// Whose each hash is: an index of the list of endpoints.
     owners: Box<[u32]>,
 }
 

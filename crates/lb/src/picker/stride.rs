@@ -38,7 +38,7 @@ impl<S: Subchannel> StridePicker<S> {
         if self.endpoints.is_empty() {
             return Pick::lost();
         }
-        let (before, after) = self.endpoints.split_at(self.place());
+        let (before, after) = self.endpoints.split_at(self.index());
         let mut from_place = after.iter().chain(before);
         match from_place.find(|endpoint| endpoint.ready.subchannel.is_ready()) {
             Some(Reporting { ready, reports }) => {
@@ -49,18 +49,18 @@ impl<S: Subchannel> StridePicker<S> {
     }
 
     /// Whose turn it is.
-    fn place(&self) -> usize {
+    fn index(&self) -> usize {
         let count = self.endpoints.len();
         loop {
             let turn = self.next.0.fetch_add(1, Ordering::Relaxed);
-            let place = turn % count;
-            let Some(stride) = self.strides.as_ref().and_then(|strides| strides.get(place)) else { return place };
+            let index = turn % count;
+            let Some(stride) = self.strides.as_ref().and_then(|strides| strides.get(index)) else { return index };
             // Apart by half a round, so that equal ones are not all taken in the same round.
             let (round, stride) = ((turn / count) as u64, u64::from(*stride));
-            let at = (stride.wrapping_mul(round)).wrapping_add(HALF * place as u64) % MAX;
+            let at = (stride.wrapping_mul(round)).wrapping_add(HALF * index as u64) % MAX;
             // The heaviest has MAX, so this ends within a round.
             if at >= MAX - stride {
-                return place;
+                return index;
             }
         }
     }

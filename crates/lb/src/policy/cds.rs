@@ -11,7 +11,7 @@ use super::graceful_switch::{GracefulSwitch, Kind};
 use super::outlier_detection::OutlierDetection;
 use super::priority::{ChildConfig, Priority};
 use super::{Cx, Event, LeafCluster, Policy};
-use crate::host::Observation;
+use crate::helper::Observation;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};
 use crate::subchannel::{State, Subchannel, XdsSecurity};

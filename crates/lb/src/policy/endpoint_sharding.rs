@@ -9,7 +9,7 @@ use mainstay_xds::resource::endpoint::Endpoint;
 
 use super::pick_first::PickFirst;
 use super::{Cx, Event, What};
-use crate::endpoint::{AddressSet, Placed};
+use crate::endpoint::{AddressSet, EndpointRef};
 use crate::index::Index;
 use crate::owner::Owner;
 use crate::picker::Picker;
@@ -79,7 +79,7 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> EndpointSharding<T> {
     pub(crate) fn update<'a>(
         &mut self,
         cx: &mut Cx<'_>,
-        endpoints: impl Iterator<Item = Placed<'a>> + Clone,
+        endpoints: impl Iterator<Item = EndpointRef<'a>> + Clone,
         mut mark: impl FnMut(&mut T, &Endpoint),
     ) {
         let count = endpoints.clone().count();
@@ -91,7 +91,7 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> EndpointSharding<T> {
         let new = count.saturating_sub(self.members.len());
         self.members.reserve_exact(new);
         cx.pool.expect(new);
-        // Whether the endpoint at a place was listed.
+        // Whether the endpoint at a position was listed.
         let mut listed = vec![false; self.members.len()];
         self.order = Vec::with_capacity(count);
         for endpoint in endpoints {
@@ -136,7 +136,7 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> EndpointSharding<T> {
     }
 
     fn tell(&mut self, cx: &mut Cx<'_>, slot: u32, what: What) -> Option<Change> {
-        let at = self.place(slot)?;
+        let at = self.position(slot)?;
         let machine = &mut self.members[at].machine;
         let before = machine.state();
         machine.handle(cx, what);
@@ -155,7 +155,7 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> EndpointSharding<T> {
 
     /// Whether the endpoint at this slot, if it is one of these, is connected and in use.
     pub(crate) fn serves(&self, owner: Owner) -> bool {
-        let member = || self.members.get(self.place(owner.slot)?);
+        let member = || self.members.get(self.position(owner.slot)?);
         owner.policy == self.owner.policy && member().is_some_and(|member| member.machine.state() == State::Ready)
     }
 
@@ -176,7 +176,7 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> EndpointSharding<T> {
 
     /// The endpoints in the order of the configuration.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &Member<T>> {
-        self.order.iter().filter_map(|slot| self.members.get(self.place(*slot)?))
+        self.order.iter().filter_map(|slot| self.members.get(self.position(*slot)?))
     }
 
     /// The endpoints in no order that means anything.
@@ -214,16 +214,16 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> EndpointSharding<T> {
 
     /// Why an endpoint could not be connected to, the latest first.
     fn last_error(&self, pool: &Pool) -> Option<String> {
-        let latest = self.last_failed.and_then(|slot| self.members.get(self.place(slot)?)?.machine.last_error(pool));
+        let latest = self.last_failed.and_then(|slot| self.members.get(self.position(slot)?)?.machine.last_error(pool));
         latest.or_else(|| self.members.iter().find_map(|member| member.machine.last_error(pool)))
     }
 
-    fn place(&self, slot: u32) -> Option<usize> {
+    fn position(&self, slot: u32) -> Option<usize> {
         self.members.binary_search_by_key(&slot, |member| member.machine.slot()).ok()
     }
 }
 
-/// Says which addresses the endpoint at a place has.
+/// Says which addresses the endpoint at a position has.
 fn addresses_at<T>(members: &[Member<T>]) -> impl Fn(u32) -> AddressSet {
     |at| AddressSet::new(members[at as usize].machine.addresses())
 }

@@ -16,7 +16,7 @@ use super::cluster_impl::ClusterImpl;
 use super::{Cx, Event, LeafCluster, Policy, What};
 use crate::calls::{CallCounter, Calls};
 use crate::endpoint::AddressSet;
-use crate::host::{DetectionMethod, Observation, UnenforcedReason};
+use crate::helper::{DetectionMethod, Observation, UnenforcedReason};
 use crate::owner::Owner;
 use crate::picker::Picker;
 use crate::pool::{Handles, Pool};

@@ -20,9 +20,9 @@ use super::endpoint_policy::EndpointPolicy;
 use super::priority::{ChildConfig, Priority};
 use super::{Cx, Event, What};
 use crate::calls::CallCounter;
-use crate::endpoint::{Address, AddressSet, LocalityConfig, Placed, PriorityConfig};
+use crate::endpoint::{Address, AddressSet, EndpointRef, LocalityConfig, PriorityConfig};
 use crate::owner::Owner;
-use crate::picker::{HostLink, OverridePicker, Picker, Ready, SessionHost, Used};
+use crate::picker::{HostState, OverridePicker, Picker, Ready, SessionHost, Used};
 use crate::pool::{Handles, Pool};
 use crate::subchannel::{State, Subchannel, SubchannelId};
 use crate::timers::TimerKind;
@@ -137,8 +137,8 @@ impl OverrideHost {
     }
 
     pub(crate) fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
-        let (place, count) = self.priority.place();
-        let child = self.priority.picker(pool, handles).explain(&format!("priority {place} of {count}"));
+        let (position, count) = self.priority.position();
+        let child = self.priority.picker(pool, handles).explain(&format!("priority {position} of {count}"));
         match &self.sessions {
             Some(sessions) => Picker::Override(Box::new(sessions.picker(pool, handles, child))),
             None => child,
@@ -187,7 +187,13 @@ impl Sessions {
     }
 
     /// Adds the addresses of an endpoint. What is known of them stays.
-    fn list(&mut self, cx: &mut Cx<'_>, old: &mut BTreeMap<SocketAddr, Host>, endpoint: Placed<'_>, allowed: bool) {
+    fn list(
+        &mut self,
+        cx: &mut Cx<'_>,
+        old: &mut BTreeMap<SocketAddr, Host>,
+        endpoint: EndpointRef<'_>,
+        allowed: bool,
+    ) {
         let addresses = endpoint.addresses.as_slice();
         let (set, all): (_, Arc<[SocketAddr]>) = (AddressSet::of(&endpoint), addresses.into());
         for (address, &socket) in endpoint.each_address().zip(addresses) {
@@ -299,7 +305,7 @@ impl Sessions {
             address: *address,
             owner: Owner { slot: host.slot, ..self.owner },
             endpoint: Arc::clone(&host.endpoint),
-            link: host.link(pool, handles, self.owner.cluster),
+            state: host.state(pool, handles, self.owner.cluster),
             used: Arc::clone(&host.used),
             kept: host.kept.is_some(),
         };
@@ -315,21 +321,21 @@ impl Host {
         Self { slot, address, endpoint, allowed, ejected, counter, used, kept }
     }
 
-    fn link<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>, cluster: u32) -> HostLink<S> {
+    fn state<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>, cluster: u32) -> HostState<S> {
         if !self.allowed || self.ejected {
-            return HostLink::Unusable;
+            return HostState::Unusable;
         }
-        let Some(id) = pool.find(&self.address, cluster) else { return HostLink::Missing };
+        let Some(id) = pool.find(&self.address, cluster) else { return HostState::Missing };
         let ready = |subchannel: &S| Ready {
             subchannel: subchannel.clone(),
             address: self.address.clone(),
             counter: self.counter.clone(),
         };
         match pool.state(id) {
-            State::Ready => handles.get(id).map(ready).map_or(HostLink::Connecting, HostLink::Ready),
-            State::Idle => HostLink::Idle,
-            State::Connecting => HostLink::Connecting,
-            State::TransientFailure => HostLink::Unusable,
+            State::Ready => handles.get(id).map(ready).map_or(HostState::Connecting, HostState::Ready),
+            State::Idle => HostState::Idle,
+            State::Connecting => HostState::Connecting,
+            State::TransientFailure => HostState::Unusable,
         }
     }
 }

@@ -23,7 +23,7 @@ use mainstay_xds::resource::lb_policy::LbPolicy;
 
 use super::{Cx, Event, Policy, What, leads_to_any};
 use crate::calls::CallCounter;
-use crate::endpoint::{Address, AddressSet, Placed, PriorityConfig, flatten, shuffle};
+use crate::endpoint::{Address, AddressSet, EndpointRef, PriorityConfig, flatten, shuffle};
 use crate::owner::{Owner, Wake};
 use crate::picker::{Picker, Ready};
 use crate::pool::{Handles, Pool};
@@ -139,7 +139,7 @@ impl PickFirst {
     }
 
     /// Takes in the addresses of one endpoint: the same as before, perhaps in another order.
-    pub(crate) fn update_endpoint(&mut self, cx: &mut Cx<'_>, endpoint: Placed<'_>) {
+    pub(crate) fn update_endpoint(&mut self, cx: &mut Cx<'_>, endpoint: EndpointRef<'_>) {
         let membership = cx.health.as_mut().and_then(|health| health.join(&AddressSet::of(&endpoint), self.owner));
         self.ejected = membership.as_ref().is_some_and(|membership| membership.ejected);
         self.counter = membership.map(|membership| membership.counter);
@@ -219,7 +219,7 @@ impl PickFirst {
         pool.last_error(self.candidates.get(self.last_failed as usize)?.subchannel?)
     }
 
-    /// Its place in the policy that it is part of.
+    /// Its position in the policy that it is part of.
     pub(crate) fn slot(&self) -> u32 {
         self.owner.slot
     }

@@ -24,7 +24,7 @@ pub(crate) struct Priority<P: Policy> {
     order: Vec<u32>,
     /// Every child of the configuration by number. In boxes: a map has room for eleven, and most have one.
     children: Children<P>,
-    /// Which place of `order` serves, or will.
+    /// Which position of `order` serves, or will.
     selected: usize,
     /// What serves instead for a while.
     handover: Option<Handover<P>>,
@@ -35,7 +35,7 @@ type Children<P> = BTreeMap<u32, Box<Child<P>>>;
 /// A child as the configuration has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ChildConfig<C> {
-    /// Its number. The number, not the place in the list, is what it is known by.
+    /// Its number. The number, not the position in the list, is what it is known by.
     pub(crate) number: u32,
     pub(crate) config: C,
     /// Swallow its re-resolution requests (L-72).
@@ -160,8 +160,8 @@ impl<P: Policy> Priority<P> {
         self.unlisted().is_some()
     }
 
-    /// The place of the child that serves, and how many there are.
-    pub(crate) fn place(&self) -> (usize, usize) {
+    /// The position of the child that serves, and how many there are.
+    pub(crate) fn position(&self) -> (usize, usize) {
         (self.selected, self.order.len())
     }
 
@@ -220,19 +220,19 @@ impl<P: Policy> Priority<P> {
 
     /// Finds the child that serves (L-70). Doing it again changes nothing.
     fn choose(&mut self, cx: &mut Cx<'_>) {
-        for place in 0..self.order.len() {
-            let number = self.order[place];
+        for position in 0..self.order.len() {
+            let number = self.order[position];
             let owner = Owner { slot: number, ..self.owner };
             let Some(child) = self.children.get_mut(&number) else { continue };
             let live = child.activate(cx, owner);
             match live.state {
                 State::Ready | State::Idle => {
-                    self.selected = place;
-                    self.deactivate_below(cx, place);
+                    self.selected = position;
+                    self.deactivate_below(cx, position);
                     return;
                 }
                 State::Connecting | State::TransientFailure if live.failover.is_some() => {
-                    self.selected = place;
+                    self.selected = position;
                     return;
                 }
                 State::Connecting | State::TransientFailure => {}
@@ -243,8 +243,8 @@ impl<P: Policy> Priority<P> {
         self.selected = connecting.unwrap_or(self.order.len().saturating_sub(1));
     }
 
-    fn deactivate_below(&mut self, cx: &mut Cx<'_>, place: usize) {
-        for number in self.order.iter().skip(place + 1) {
+    fn deactivate_below(&mut self, cx: &mut Cx<'_>, position: usize) {
+        for number in self.order.iter().skip(position + 1) {
             let owner = Owner { slot: *number, ..self.owner };
             if let Some(live) = self.children.get_mut(number).and_then(|child| child.live.as_mut())
                 && live.deactivation.is_none()

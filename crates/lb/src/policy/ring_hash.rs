@@ -20,7 +20,7 @@ use crate::subchannel::{State, Subchannel};
 /// Endpoints on a ring.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RingHash {
-    endpoints: EndpointSharding<Place>,
+    endpoints: EndpointSharding<RingEntry>,
     sizes: (u32, u32),
     /// Made anew only when the endpoints or the sizes change.
     ring: Arc<Ring>,
@@ -29,7 +29,7 @@ pub(crate) struct RingHash {
 
 /// What decides where an endpoint is on the ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Place {
+struct RingEntry {
     key: String,
     weight: u32,
 }
@@ -47,18 +47,18 @@ impl Policy for RingHash {
     fn update(&mut self, cx: &mut Cx<'_>, config: &PriorityConfig) {
         let LbPolicy::RingHash(settings) = &config.lb_policy else { return };
         self.header = settings.request_hash_header.as_ref().and_then(|name| name.parse().ok());
-        let places = |policy: &Self| policy.endpoints.in_order().map(|e| e.mark.clone()).collect::<Vec<_>>();
-        let (sizes_before, places_before) = (self.sizes, places(self));
+        let entries = |policy: &Self| policy.endpoints.in_order().map(|e| e.mark.clone()).collect::<Vec<_>>();
+        let (sizes_before, entries_before) = (self.sizes, entries(self));
 
         self.sizes = sizes(settings);
         self.endpoints.members_mut().for_each(|endpoint| endpoint.mark.weight = 0);
         let mut weights = weights(config);
-        self.endpoints.update(cx, config.endpoints(), |place, endpoint| place.add(endpoint, weights.next()));
-        let places = places(self);
-        if (self.sizes, &places) != (sizes_before, &places_before) {
+        self.endpoints.update(cx, config.endpoints(), |entry, endpoint| entry.add(endpoint, weights.next()));
+        let entries = entries(self);
+        if (self.sizes, &entries) != (sizes_before, &entries_before) {
             let (min, max) = self.sizes;
-            let places = places.iter().map(|place| (place.key.as_str(), place.weight));
-            self.ring = Arc::new(Ring::new(places, min, max));
+            let entries = entries.iter().map(|entry| (entry.key.as_str(), entry.weight));
+            self.ring = Arc::new(Ring::new(entries, min, max));
         }
         self.keep_trying(cx);
     }
@@ -135,14 +135,14 @@ impl RingHash {
             return false;
         }
         let which = if idle == 1 { 0 } else { cx.choose.choose(u64::from(idle)) as usize };
-        let idle = |endpoint: &&Member<Place>| endpoint.machine.state() == State::Idle;
+        let idle = |endpoint: &&Member<RingEntry>| endpoint.machine.state() == State::Idle;
         let slot = self.endpoints.in_order().filter(idle).nth(which).map(|endpoint| endpoint.machine.slot());
         slot.into_iter().for_each(|slot| self.endpoints.wake(cx, slot));
         slot.is_some()
     }
 }
 
-impl Place {
+impl RingEntry {
     /// An endpoint that is listed twice has the weight of both.
     fn add(&mut self, endpoint: &Endpoint, weight: Option<u32>) {
         self.weight = self.weight.saturating_add(weight.unwrap_or(1));

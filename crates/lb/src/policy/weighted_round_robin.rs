@@ -13,7 +13,7 @@ use mainstay_xds::resource::lb_policy::{LbPolicy, Weighing, WeightedRoundRobinCo
 use super::endpoint_sharding::{Change, EndpointSharding};
 use super::{Cx, Event, Policy, What, leads_to_any};
 use crate::endpoint::PriorityConfig;
-use crate::host::Observation;
+use crate::helper::Observation;
 use crate::orca::{LoadSink, Reports};
 use crate::owner::Owner;
 use crate::picker::{Picker, Position, Reporting, StridePicker};

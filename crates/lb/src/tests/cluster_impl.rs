@@ -8,62 +8,62 @@ use mainstay_xds::deps::ClusterConfig;
 use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::resource::endpoint::DropCategory;
 
-use crate::testbed::{World, config, edit_cluster, edit_endpoints, eds, without_endpoints};
+use crate::testbed::{Testbed, config, edit_cluster, edit_endpoints, eds, without_endpoints};
 use crate::{Decision, Rpc};
 
 #[test]
 fn drops_are_drawn_in_order_before_anything_else() {
-    let mut world = World::new();
-    world.update(config([with_drops(eds("c", "a=1"), &[("lb", 100_000), ("throttle", 200_000)])]));
-    world.ready(1);
-    world.script.bounds.clear();
-    world.script.draws = [99_999].into();
-    assert_eq!(world.rpc(), "drop 14: EDS-configured drop: lb (cluster \"c\")", "L-85");
-    world.script.draws = [100_000, 199_999].into();
-    assert_eq!(world.rpc(), "drop 14: EDS-configured drop: throttle (cluster \"c\")", "L-85");
-    world.script.draws = [100_000, 200_000].into();
-    assert_eq!(world.rpc(), "send 1", "L-85");
-    assert_eq!(world.script.bounds, [1_000_000; 5], "L-85: an independent draw for each category");
+    let mut bed = Testbed::new();
+    bed.update(config([with_drops(eds("c", "a=1"), &[("lb", 100_000), ("throttle", 200_000)])]));
+    bed.ready(1);
+    bed.script.bounds.clear();
+    bed.script.draws = [99_999].into();
+    assert_eq!(bed.rpc(), "drop 14: EDS-configured drop: lb (cluster \"c\")", "L-85");
+    bed.script.draws = [100_000, 199_999].into();
+    assert_eq!(bed.rpc(), "drop 14: EDS-configured drop: throttle (cluster \"c\")", "L-85");
+    bed.script.draws = [100_000, 200_000].into();
+    assert_eq!(bed.rpc(), "send 1", "L-85");
+    assert_eq!(bed.script.bounds, [1_000_000; 5], "L-85: an independent draw for each category");
 }
 
 #[test]
 fn drops_also_hit_while_the_cluster_connects() {
-    let mut world = World::new();
-    world.update(config([with_drops(eds("c", "a=1"), &[("lb", 500_000)])]));
-    world.script.draws = [0].into();
-    assert_eq!(world.outcome(), "drop", "L-85");
-    world.script.draws = [999_999].into();
-    assert_eq!(world.outcome(), "wait", "L-85");
+    let mut bed = Testbed::new();
+    bed.update(config([with_drops(eds("c", "a=1"), &[("lb", 500_000)])]));
+    bed.script.draws = [0].into();
+    assert_eq!(bed.outcome(), "drop", "L-85");
+    bed.script.draws = [999_999].into();
+    assert_eq!(bed.outcome(), "wait", "L-85");
 }
 
 #[test]
 fn a_cluster_that_drops_everything_is_ready() {
-    let mut world = World::new();
+    let mut bed = Testbed::new();
     let leaf = with_drops(without_priorities("one"), &[("all", 1_000_000)]);
-    world.update(config([crate::testbed::aggregate("agg", &["one", "two"]), leaf, eds("two", "a=2")]));
-    assert_eq!(world.log(), "", "L-87: READY, so the aggregate does not go on to the next leaf");
-    assert_eq!(world.rpc(), "drop 14: EDS-configured drop: all (cluster \"one\")", "L-87");
+    bed.update(config([crate::testbed::aggregate("agg", &["one", "two"]), leaf, eds("two", "a=2")]));
+    assert_eq!(bed.log(), "", "L-87: READY, so the aggregate does not go on to the next leaf");
+    assert_eq!(bed.rpc(), "drop 14: EDS-configured drop: all (cluster \"one\")", "L-87");
 }
 
 #[test]
 fn changed_drops_take_effect_at_once_and_keep_connections() {
-    let mut world = World::with_endpoints("a=1");
-    world.ready(1);
-    world.log();
-    world.update(config([with_drops(eds("c", "a=1"), &[("lb", 1_000_000)])]));
-    assert_eq!((world.outcome().as_str(), world.log().as_str()), ("drop", ""), "L-92");
-    world.update_endpoints("a=1");
-    assert_eq!(world.rpc(), "send 1", "L-92");
+    let mut bed = Testbed::with_endpoints("a=1");
+    bed.ready(1);
+    bed.log();
+    bed.update(config([with_drops(eds("c", "a=1"), &[("lb", 1_000_000)])]));
+    assert_eq!((bed.outcome().as_str(), bed.log().as_str()), ("drop", ""), "L-92");
+    bed.update_endpoints("a=1");
+    assert_eq!(bed.rpc(), "send 1", "L-92");
 }
 
 #[test]
 fn the_circuit_breaker_counts_rpcs_until_they_end() {
-    let mut world = World::new();
-    world.update(config([limited("c", 2)]));
-    world.ready(1);
-    let snapshot = Arc::clone(&world.snapshot);
+    let mut bed = Testbed::new();
+    bed.update(config([limited("c", 2)]));
+    bed.ready(1);
+    let snapshot = Arc::clone(&bed.snapshot);
     let headers = http::HeaderMap::new();
-    let mut decide = || snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut world.script);
+    let mut decide = || snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut bed.script);
     let (first, second) = (decide(), decide());
     assert!(matches!((&first, &second), (Decision::Send(_), Decision::Send(_))));
     let Decision::Drop(failure) = decide() else { panic!("L-85: the limit is 2") };
@@ -78,50 +78,50 @@ fn the_circuit_breaker_counts_rpcs_until_they_end() {
 
 #[test]
 fn the_count_outlives_pickers_and_a_lowered_limit_leaves_running_rpcs_alone() {
-    let mut world = World::new();
-    world.update(config([limited("c", 3)]));
-    world.ready(1);
-    let snapshot = Arc::clone(&world.snapshot);
+    let mut bed = Testbed::new();
+    bed.update(config([limited("c", 3)]));
+    bed.ready(1);
+    let snapshot = Arc::clone(&bed.snapshot);
     let headers = http::HeaderMap::new();
     let running: Vec<_> =
-        (0..3).map(|_| snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut world.script)).collect();
-    world.update(config([limited("c", 2)]));
-    assert_eq!(world.outcome(), "drop", "L-86");
-    assert_eq!(world.host.counters[&("c".into(), String::new())].in_flight(), 3, "L-86");
+        (0..3).map(|_| snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut bed.script)).collect();
+    bed.update(config([limited("c", 2)]));
+    assert_eq!(bed.outcome(), "drop", "L-86");
+    assert_eq!(bed.helper.counters[&("c".into(), String::new())].in_flight(), 3, "L-86");
     drop(running);
-    assert_eq!(world.rpc(), "send 1");
+    assert_eq!(bed.rpc(), "send 1");
 }
 
 #[test]
 fn the_count_is_shared_by_channels_and_split_by_eds_service() {
-    let mut world = World::new();
-    world.update(config([limited("c", 1)]));
-    let counter = Arc::clone(&world.host.counters[&("c".into(), String::new())]);
+    let mut bed = Testbed::new();
+    bed.update(config([limited("c", 1)]));
+    let counter = Arc::clone(&bed.helper.counters[&("c".into(), String::new())]);
     let other_channel = counter.try_acquire(1);
-    world.ready(1);
-    assert_eq!(world.outcome(), "drop", "L-86");
+    bed.ready(1);
+    assert_eq!(bed.outcome(), "drop", "L-86");
     let named = edit_cluster(limited("c", 1), |cluster| {
         cluster.kind = ClusterKind::Eds { service_name: Some("s".into()) };
     });
-    world.update(config([named]));
-    assert_eq!(world.rpc(), "send 1", "L-86: another EDS service name");
+    bed.update(config([named]));
+    assert_eq!(bed.rpc(), "send 1", "L-86: another EDS service name");
     drop(other_channel);
 }
 
 #[test]
 fn a_full_breaker_also_drops_rpcs_that_would_wait() {
-    let mut world = World::new();
-    world.update(config([limited("c", 0)]));
-    assert_eq!(world.outcome(), "drop", "L-85: the breaker comes before the child");
+    let mut bed = Testbed::new();
+    bed.update(config([limited("c", 0)]));
+    assert_eq!(bed.outcome(), "drop", "L-85: the breaker comes before the child");
 }
 
 #[test]
 fn racing_picks_never_exceed_the_limit() {
-    let mut world = World::new();
-    world.update(config([limited("c", 7)]));
-    world.ready(1);
+    let mut bed = Testbed::new();
+    bed.update(config([limited("c", 7)]));
+    bed.ready(1);
     let sent = std::sync::atomic::AtomicUsize::new(0);
-    let (snapshot, headers) = (&world.snapshot, http::HeaderMap::new());
+    let (snapshot, headers) = (&bed.snapshot, http::HeaderMap::new());
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -141,12 +141,12 @@ fn racing_picks_never_exceed_the_limit() {
 
 #[test]
 fn a_cluster_without_endpoints_fails_and_says_why() {
-    let mut world = World::new();
+    let mut bed = Testbed::new();
     let mut cluster = without_endpoints("c");
     cluster.note = "EDS resource c: does not exist".into();
-    world.update(config([cluster]));
+    bed.update(config([cluster]));
     assert_eq!(
-        world.rpc(),
+        bed.rpc(),
         "fail 14: cluster \"c\": priority 0 of 1: no endpoints (EDS resource c: does not exist)",
         "L-58, L-15, L-200"
     );
@@ -154,54 +154,54 @@ fn a_cluster_without_endpoints_fails_and_says_why() {
 
 #[test]
 fn a_changed_note_alone_is_published() {
-    let mut world = World::new();
-    world.update(config([without_endpoints("c")]));
+    let mut bed = Testbed::new();
+    bed.update(config([without_endpoints("c")]));
     let mut cluster = without_endpoints("c");
     cluster.note = "EDS resource c: gone".into();
-    world.update(config([cluster]));
-    assert!(world.rpc().ends_with("(EDS resource c: gone)"), "L-19");
+    bed.update(config([cluster]));
+    assert!(bed.rpc().ends_with("(EDS resource c: gone)"), "L-19");
 }
 
 #[test]
 fn the_next_priority_is_used_only_when_the_first_fails() {
-    let mut world = World::with_endpoints("a=1|b=2");
-    assert_eq!(world.log(), "create 1, connect 1", "L-64");
-    world.fail(1);
-    assert_eq!(world.log(), "create 2, connect 2", "L-73");
-    world.ready(2);
-    assert_eq!(world.rpc(), "send 2");
-    world.idle(1);
-    world.ready(1);
-    assert_eq!(world.rpc(), "send 1", "L-73");
-    world.log();
-    world.advance(Duration::from_secs(15 * 60));
-    assert_eq!(world.log(), "release 2", "L-68");
+    let mut bed = Testbed::with_endpoints("a=1|b=2");
+    assert_eq!(bed.log(), "create 1, connect 1", "L-64");
+    bed.fail(1);
+    assert_eq!(bed.log(), "create 2, connect 2", "L-73");
+    bed.ready(2);
+    assert_eq!(bed.rpc(), "send 2");
+    bed.idle(1);
+    bed.ready(1);
+    assert_eq!(bed.rpc(), "send 1", "L-73");
+    bed.log();
+    bed.advance(Duration::from_secs(15 * 60));
+    assert_eq!(bed.log(), "release 2", "L-68");
 }
 
 #[test]
 fn a_first_priority_that_is_slow_is_waited_for_ten_seconds() {
-    let mut world = World::with_endpoints("a=1|b=2");
-    world.connecting(1);
-    world.log();
-    world.advance(Duration::from_millis(9_999));
-    assert_eq!(world.log(), "");
-    world.advance(Duration::from_millis(1));
-    assert_eq!(world.log(), "create 2, connect 2", "L-67");
+    let mut bed = Testbed::with_endpoints("a=1|b=2");
+    bed.connecting(1);
+    bed.log();
+    bed.advance(Duration::from_millis(9_999));
+    assert_eq!(bed.log(), "");
+    bed.advance(Duration::from_millis(1));
+    assert_eq!(bed.log(), "create 2, connect 2", "L-67");
 }
 
 #[test]
 fn an_empty_first_priority_is_passed_at_once() {
-    let mut world = World::with_endpoints("a=|b=2");
-    assert_eq!(world.log(), "create 2, connect 2", "HighPriorityNoEndpoints");
+    let mut bed = Testbed::with_endpoints("a=|b=2");
+    assert_eq!(bed.log(), "create 2, connect 2", "HighPriorityNoEndpoints");
 }
 
 #[test]
 fn when_all_priorities_fail_the_text_is_that_of_the_last() {
-    let mut world = World::with_endpoints("a=1|b=2");
-    world.fail(1);
-    world.fail(2);
+    let mut bed = Testbed::with_endpoints("a=1|b=2");
+    bed.fail(1);
+    bed.fail(2);
     assert_eq!(
-        world.rpc(),
+        bed.rpc(),
         "fail 14: cluster \"c\": priority 1 of 2: locality b: connections to all 1 endpoints failing; last error: \
          10.0.0.1:2: refused (xDS node ID:n)",
         "L-73"
@@ -210,32 +210,32 @@ fn when_all_priorities_fail_the_text_is_that_of_the_last() {
 
 #[test]
 fn localities_that_swap_priorities_keep_their_connections() {
-    let mut world = World::with_endpoints("a=1|b=2");
-    world.fail(1);
-    world.ready(2);
-    world.log();
-    world.update_endpoints("b=2|a=1");
-    assert_eq!(world.log(), "", "L-59: the numbers move with the localities");
-    assert_eq!(world.rpc(), "send 2");
+    let mut bed = Testbed::with_endpoints("a=1|b=2");
+    bed.fail(1);
+    bed.ready(2);
+    bed.log();
+    bed.update_endpoints("b=2|a=1");
+    assert_eq!(bed.log(), "", "L-59: the numbers move with the localities");
+    assert_eq!(bed.rpc(), "send 2");
 }
 
 #[test]
 fn a_locality_that_moves_to_another_child_keeps_its_connections() {
-    let mut world = World::with_endpoints("a=1|b=2");
-    world.fail(1);
-    world.ready(2);
-    world.log();
+    let mut bed = Testbed::with_endpoints("a=1|b=2");
+    bed.fail(1);
+    bed.ready(2);
+    bed.log();
     // The child that b was in is let go, and its connection taken over, in one call.
-    world.update_endpoints("a=1 b=2");
-    assert_eq!((world.rpc().as_str(), world.log().as_str()), ("send 2", ""), "A115: what stays in use stays open");
+    bed.update_endpoints("a=1 b=2");
+    assert_eq!((bed.rpc().as_str(), bed.log().as_str()), ("send 2", ""), "A115: what stays in use stays open");
 }
 
 #[test]
 fn reresolution_requests_of_eds_endpoints_are_swallowed() {
-    let mut world = World::with_endpoints("a=1");
-    world.log();
-    world.fail(1);
-    assert_eq!(world.log(), "", "L-72");
+    let mut bed = Testbed::with_endpoints("a=1");
+    bed.log();
+    bed.fail(1);
+    assert_eq!(bed.log(), "", "L-72");
 }
 
 fn limited(name: &str, max_requests: u32) -> ClusterConfig {

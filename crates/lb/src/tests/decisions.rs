@@ -10,7 +10,7 @@ use mainstay_xds::resource::filter::{DelayTime, Fault, FaultDelay, FaultShare, F
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
 use mainstay_xds::resource::route::{ClusterTarget, RetryPolicy, Route, RouteAction, WeightedCluster};
 
-use crate::testbed::{World, config, edit_endpoints, edit_locality, eds, route, route_to, routed, with_policy};
+use crate::testbed::{Testbed, config, edit_endpoints, edit_locality, eds, route, route_to, routed, with_policy};
 use crate::{Chosen, Decision, Rpc};
 
 #[test]
@@ -32,21 +32,21 @@ fn limits_follow_the_table() {
         }
         let mut config = routed([route], [eds("c", "a=1")]);
         Arc::make_mut(&mut config.listener).max_stream_duration = of_listener;
-        let mut world = World::new();
-        world.update(config);
-        world.ready(1);
-        assert_eq!(limit(&mut world), expected, "L-40: route {of_route:?}, listener {of_listener:?}");
+        let mut bed = Testbed::new();
+        bed.update(config);
+        bed.ready(1);
+        assert_eq!(limit(&mut bed), expected, "L-40: route {of_route:?}, listener {of_listener:?}");
     }
 }
 
 #[test]
 fn another_default_limit_alone_is_published() {
-    let mut world = World::with_endpoints("a=1");
-    world.ready(1);
+    let mut bed = Testbed::with_endpoints("a=1");
+    bed.ready(1);
     let mut changed = config([eds("c", "a=1")]);
     Arc::make_mut(&mut changed.listener).max_stream_duration = Some(Duration::from_secs(1));
-    world.update(changed);
-    assert_eq!(limit(&mut world), Some(Duration::from_secs(1)), "L-40");
+    bed.update(changed);
+    assert_eq!(limit(&mut bed), Some(Duration::from_secs(1)), "L-40");
 }
 
 #[test]
@@ -60,11 +60,11 @@ fn the_authority_is_rewritten_only_where_the_route_says_so() {
             let names = EndpointNames { hostname: Some("h".into()), ..EndpointNames::default() };
             edit_locality(endpoints, 0, |endpoints| endpoints[0].names = Some(names.into()));
         });
-        let mut world = World::new();
-        world.update(routed([route], [cluster]));
-        world.ready(1);
+        let mut bed = Testbed::new();
+        bed.update(routed([route], [cluster]));
+        bed.ready(1);
         let headers = HeaderMap::new();
-        let decision = world.snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut world.script);
+        let decision = bed.snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut bed.script);
         let Decision::Send(to) = decision else { panic!("the endpoint is ready") };
         assert_eq!((to.authority, &**to.cluster), (rewrite.then_some("h"), "c"), "L-89");
     }
@@ -72,20 +72,20 @@ fn the_authority_is_rewritten_only_where_the_route_says_so() {
 
 #[test]
 fn routes_that_lead_nowhere_fail_in_any_case() {
-    let mut world = World::new();
-    world.update(routed(
+    let mut bed = Testbed::new();
+    bed.update(routed(
         [action("/a", RouteAction::NonForwarding), action("/b", RouteAction::Unsupported("redirect"))],
         [],
     ));
     assert_eq!(
-        world.rpc_to("/a/m"),
+        bed.rpc_to("/a/m"),
         "drop 14: matching route has inappropriate action: the route of virtual host \"host\" for path \"/a/m\" has \
          non_forwarding_action, expected route",
         "L-39"
     );
-    assert!(world.rpc_to("/b/m").contains("has redirect, expected route"), "L-39");
+    assert!(bed.rpc_to("/b/m").contains("has redirect, expected route"), "L-39");
     assert_eq!(
-        world.rpc_to("/c/m"),
+        bed.rpc_to("/c/m"),
         "drop 14: no matching route: no route of virtual host \"host\" matches path \"/c/m\"",
         "L-32"
     );
@@ -93,16 +93,16 @@ fn routes_that_lead_nowhere_fail_in_any_case() {
 
 #[test]
 fn the_cluster_chosen_by_weight_stands_while_the_rpc_waits() {
-    let mut world = World::new();
-    world.update(routed([split()], [eds("a", "x=1"), eds("b", "x=2")]));
-    world.ready(1);
-    world.script.draws = [1].into(); // Cluster b, which connects.
+    let mut bed = Testbed::new();
+    bed.update(routed([split()], [eds("a", "x=1"), eds("b", "x=2")]));
+    bed.ready(1);
+    bed.script.draws = [1].into(); // Cluster b, which connects.
     let mut chosen = Chosen::default();
-    assert_eq!(decide_again(&mut world, &mut chosen), "wait");
-    world.script.draws = [0].into(); // Would be cluster a, which is ready.
-    assert_eq!(decide_again(&mut world, &mut chosen), "wait", "L-38");
-    world.ready(2);
-    assert_eq!(decide_again(&mut world, &mut chosen), "send 2", "L-38");
+    assert_eq!(decide_again(&mut bed, &mut chosen), "wait");
+    bed.script.draws = [0].into(); // Would be cluster a, which is ready.
+    assert_eq!(decide_again(&mut bed, &mut chosen), "wait", "L-38");
+    bed.ready(2);
+    assert_eq!(decide_again(&mut bed, &mut chosen), "send 2", "L-38");
 }
 
 #[test]
@@ -112,88 +112,88 @@ fn drops_are_drawn_once_however_long_the_rpc_waits() {
         let drops = drops.iter().copied().map(drop_overload).collect();
         config([edit_endpoints(eds("c", endpoints), |endpoints| endpoints.drops = drops)])
     };
-    let mut world = World::new();
-    world.update(with_drops("a=1", &[300_000, 300_000]));
-    world.script.draws = [300_000, 400_000].into();
+    let mut bed = Testbed::new();
+    bed.update(with_drops("a=1", &[300_000, 300_000]));
+    bed.script.draws = [300_000, 400_000].into();
     let mut chosen = Chosen::default();
-    assert_eq!(decide_again(&mut world, &mut chosen), "wait");
+    assert_eq!(decide_again(&mut bed, &mut chosen), "wait");
     for _ in 0..5 {
-        assert_eq!(decide_again(&mut world, &mut chosen), "wait", "L-85: what follows from the draws of before");
+        assert_eq!(decide_again(&mut bed, &mut chosen), "wait", "L-85: what follows from the draws of before");
     }
-    world.update(with_drops("a=1,2", &[300_000, 300_000, 300_000]));
-    world.script.draws = [300_000].into();
-    assert_eq!(decide_again(&mut world, &mut chosen), "wait", "L-85: one draw for what is new");
-    world.ready(1);
-    assert_eq!(decide_again(&mut world, &mut chosen), "send 1");
-    assert_eq!(decide_again(&mut world, &mut chosen), "send 1", "L-85: and for another attempt");
-    world.update(with_drops("a=1,2", &[300_000, 500_000]));
-    assert_eq!(decide_again(&mut world, &mut chosen), "drop", "L-85: the shares of today");
-    assert_eq!(world.script.bounds, [1_000_000; 3]);
+    bed.update(with_drops("a=1,2", &[300_000, 300_000, 300_000]));
+    bed.script.draws = [300_000].into();
+    assert_eq!(decide_again(&mut bed, &mut chosen), "wait", "L-85: one draw for what is new");
+    bed.ready(1);
+    assert_eq!(decide_again(&mut bed, &mut chosen), "send 1");
+    assert_eq!(decide_again(&mut bed, &mut chosen), "send 1", "L-85: and for another attempt");
+    bed.update(with_drops("a=1,2", &[300_000, 500_000]));
+    assert_eq!(decide_again(&mut bed, &mut chosen), "drop", "L-85: the shares of today");
+    assert_eq!(bed.script.bounds, [1_000_000; 3]);
 }
 
 #[test]
 fn an_rpc_that_is_decided_about_again_takes_the_same_route() {
     let mut halves = [route("", "a"), split()];
     halves[0].fraction = Some(500_000);
-    let mut world = World::new();
-    world.update(routed(halves, [eds("a", "x=1"), eds("b", "x=2")]));
-    world.ready(1);
-    world.ready(2);
-    world.script.draws = [500_000, 1].into();
+    let mut bed = Testbed::new();
+    bed.update(routed(halves, [eds("a", "x=1"), eds("b", "x=2")]));
+    bed.ready(1);
+    bed.ready(2);
+    bed.script.draws = [500_000, 1].into();
     let mut chosen = Chosen::default();
     for _ in 0..3 {
         // Its connection closes before the request has left, and so it comes back.
-        assert_eq!(decide_again(&mut world, &mut chosen), "send 2", "L-37, L-38");
+        assert_eq!(decide_again(&mut bed, &mut chosen), "send 2", "L-37, L-38");
     }
-    assert_eq!(world.script.bounds, [1_000_000, 2]);
+    assert_eq!(bed.script.bounds, [1_000_000, 2]);
 }
 
 #[test]
 fn the_locality_stands_while_the_rpc_waits_and_is_drawn_anew_for_each_attempt() {
     let ring = LbPolicy::RingHash(RingHashConfig { min_ring_size: 1, max_ring_size: 8, request_hash_header: None });
-    let mut world = World::new();
-    world.update(config([with_policy(eds("c", "a=1 b=2,3"), LbPolicy::WrrLocality(Box::new(ring)))]));
-    world.ready(1);
-    world.ready(2); // The one of b that is connected to first; the other is idle.
+    let mut bed = Testbed::new();
+    bed.update(config([with_policy(eds("c", "a=1 b=2,3"), LbPolicy::WrrLocality(Box::new(ring)))]));
+    bed.ready(1);
+    bed.ready(2); // The one of b that is connected to first; the other is idle.
     let (headers, mut chosen) = (HeaderMap::new(), Chosen::default());
-    let decide = |world: &mut World, chosen: &mut Chosen, draws: &[u64]| {
-        world.script.draws = draws.iter().copied().collect();
-        world.decide("/s/m", &headers, chosen).chars().take(6).collect::<String>()
+    let decide = |bed: &mut Testbed, chosen: &mut Chosen, draws: &[u64]| {
+        bed.script.draws = draws.iter().copied().collect();
+        bed.decide("/s/m", &headers, chosen).chars().take(6).collect::<String>()
     };
     // A hash that leads to endpoint 3 of locality b.
     let leads_to_idle = (0..64).any(|hash| {
         chosen = Chosen::default();
-        decide(&mut world, &mut chosen, &[1, hash << 58]) == "wait 1"
+        decide(&mut bed, &mut chosen, &[1, hash << 58]) == "wait 1"
     });
     assert!(leads_to_idle, "one of two endpoints is idle");
-    assert_eq!(decide(&mut world, &mut chosen, &[0]), "wait 1", "L-100: not to locality a, which is ready");
-    world.ready(3);
-    assert_eq!(decide(&mut world, &mut chosen, &[0]), "send 3", "L-100");
-    assert_eq!(decide(&mut world, &mut chosen, &[0]), "send 1", "L-100: another attempt");
+    assert_eq!(decide(&mut bed, &mut chosen, &[0]), "wait 1", "L-100: not to locality a, which is ready");
+    bed.ready(3);
+    assert_eq!(decide(&mut bed, &mut chosen, &[0]), "send 3", "L-100");
+    assert_eq!(decide(&mut bed, &mut chosen, &[0]), "send 1", "L-100: another attempt");
 }
 
 #[test]
 fn a_choice_that_is_gone_is_made_again() {
-    let mut world = World::new();
-    world.update(routed([split()], [eds("a", "x=1"), eds("b", "x=2")]));
-    world.script.draws = [1].into();
+    let mut bed = Testbed::new();
+    bed.update(routed([split()], [eds("a", "x=1"), eds("b", "x=2")]));
+    bed.script.draws = [1].into();
     let mut chosen = Chosen::default();
-    assert_eq!(decide_again(&mut world, &mut chosen), "wait");
-    world.update(routed([route("", "a")], [eds("a", "x=1")]));
-    world.ready(1);
-    assert_eq!(decide_again(&mut world, &mut chosen), "send 1", "L-53: it neither hangs nor fails");
+    assert_eq!(decide_again(&mut bed, &mut chosen), "wait");
+    bed.update(routed([route("", "a")], [eds("a", "x=1")]));
+    bed.ready(1);
+    assert_eq!(decide_again(&mut bed, &mut chosen), "send 1", "L-53: it neither hangs nor fails");
 }
 
 #[test]
 fn a_choice_stands_while_a_subscription_keeps_its_cluster() {
-    let mut world = World::new();
-    world.update(routed([route("", "b")], [eds("b", "x=2")]));
+    let mut bed = Testbed::new();
+    bed.update(routed([route("", "b")], [eds("b", "x=2")]));
     let mut chosen = Chosen::default();
-    assert_eq!(decide_again(&mut world, &mut chosen), "wait");
-    world.update(routed([route("", "a")], [eds("a", "x=1"), eds("b", "x=2")]));
-    world.ready(1);
-    world.ready(2);
-    assert_eq!(decide_again(&mut world, &mut chosen), "send 2", "L-27");
+    assert_eq!(decide_again(&mut bed, &mut chosen), "wait");
+    bed.update(routed([route("", "a")], [eds("a", "x=1"), eds("b", "x=2")]));
+    bed.ready(1);
+    bed.ready(2);
+    assert_eq!(decide_again(&mut bed, &mut chosen), "send 2", "L-27");
 }
 
 #[test]
@@ -204,19 +204,19 @@ fn a_choice_stands_for_all_attempts_where_there_may_be_several() {
             forward.retry = retry.clone();
             forward.max_stream_duration = Some(Duration::from_secs(3));
         }
-        let mut world = World::new();
-        world.update(routed([route], [eds("a", "x=1"), eds("b", "x=2,3")]));
+        let mut bed = Testbed::new();
+        bed.update(routed([route], [eds("a", "x=1"), eds("b", "x=2,3")]));
         for port in [1, 2, 3] {
-            world.ready(port);
+            bed.ready(port);
         }
-        world.script.draws = [1].into(); // Cluster b.
+        bed.script.draws = [1].into(); // Cluster b.
         let mut chosen = Chosen::default();
-        assert_eq!(decide_again(&mut world, &mut chosen), "send 2");
+        assert_eq!(decide_again(&mut bed, &mut chosen), "send 2");
         assert_eq!(chosen.retry_policy(), retry.as_ref(), "L-41");
         if retry.is_some() {
             assert_eq!(chosen.limit(), Some(Duration::from_secs(3)), "L-40");
-            world.die_silently(2);
-            assert_eq!(decide_again(&mut world, &mut chosen), "send 3", "L-38, L-41: a new pick in the same cluster");
+            bed.die_silently(2);
+            assert_eq!(decide_again(&mut bed, &mut chosen), "send 3", "L-38, L-41: a new pick in the same cluster");
         } else {
             assert_eq!(chosen.cluster(), None, "of an RPC that is sent once nothing is kept but what was drawn");
         }
@@ -232,29 +232,29 @@ fn filters_have_their_turn_once_and_before_the_pick() {
     let delay = FaultDelay { time: DelayTime::Fixed(Duration::from_secs(1)), share };
     let fault = Fault { delay: Some(delay), abort: None, max_active: 1 };
     listener.filters = vec![filter(FilterConfig::Fault(Arc::new(fault)))];
-    let mut world = World::new();
-    world.update(config.clone());
+    let mut bed = Testbed::new();
+    bed.update(config.clone());
     let mut chosen = Chosen::default();
-    world.script.draws = [1, 49].into(); // Cluster b, and a delay.
-    assert_eq!(decide_again(&mut world, &mut chosen), "inject Delay(1s)", "S-51");
-    assert_eq!(decide_again(&mut world, &mut chosen), "wait", "S-51");
-    world.ready(1);
-    world.ready(2);
-    assert_eq!(decide_again(&mut world, &mut chosen), "send 2", "L-38: the choice stands");
+    bed.script.draws = [1, 49].into(); // Cluster b, and a delay.
+    assert_eq!(decide_again(&mut bed, &mut chosen), "inject Delay(1s)", "S-51");
+    assert_eq!(decide_again(&mut bed, &mut chosen), "wait", "S-51");
+    bed.ready(1);
+    bed.ready(2);
+    assert_eq!(decide_again(&mut bed, &mut chosen), "send 2", "L-38: the choice stands");
     // Without its cluster it is routed anew, and not delayed twice.
     let mut chosen = Chosen::default();
-    world.script.draws = [1, 0].into();
-    assert_eq!(decide_again(&mut world, &mut chosen), "inject Delay(1s)");
+    bed.script.draws = [1, 0].into();
+    assert_eq!(decide_again(&mut bed, &mut chosen), "inject Delay(1s)");
     let mut only_a = routed([route("", "a")], [eds("a", "x=1")]);
     only_a.listener = Arc::clone(&config.listener);
-    world.update(only_a);
-    assert_eq!(decide_again(&mut world, &mut chosen), "send 1", "L-43");
+    bed.update(only_a);
+    assert_eq!(decide_again(&mut bed, &mut chosen), "send 1", "L-43");
     // One that loses the draw is sent at once.
-    world.script.draws = [50].into();
-    assert_eq!(decide_again(&mut world, &mut Chosen::default()), "send 1", "S-51");
+    bed.script.draws = [50].into();
+    assert_eq!(decide_again(&mut bed, &mut Chosen::default()), "send 1", "S-51");
     // Another chain alone is published too.
-    world.update(routed([route("", "a")], [eds("a", "x=1")]));
-    assert_eq!(decide_again(&mut world, &mut Chosen::default()), "send 1", "L-43");
+    bed.update(routed([route("", "a")], [eds("a", "x=1")]));
+    assert_eq!(decide_again(&mut bed, &mut Chosen::default()), "send 1", "L-43");
 }
 
 /// One retry of what is UNAVAILABLE.
@@ -272,17 +272,17 @@ fn action(prefix: &str, action: RouteAction) -> Route {
     Route { action, ..route(prefix, "c") }
 }
 
-fn limit(world: &mut World) -> Option<Duration> {
+fn limit(bed: &mut Testbed) -> Option<Duration> {
     let headers = HeaderMap::new();
-    match world.snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut world.script) {
+    match bed.snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut bed.script) {
         Decision::Send(to) => to.limit,
         other => panic!("the endpoint is ready: {other:?}"),
     }
 }
 
-fn decide_again(world: &mut World, chosen: &mut Chosen) -> String {
+fn decide_again(bed: &mut Testbed, chosen: &mut Chosen) -> String {
     let headers = HeaderMap::new();
-    match world.snapshot.decide_again(Rpc { path: "/s/m", headers: &headers }, chosen, &mut world.script) {
+    match bed.snapshot.decide_again(Rpc { path: "/s/m", headers: &headers }, chosen, &mut bed.script) {
         Decision::Send(to) => format!("send {}", to.subchannel.port),
         Decision::Wait(..) => "wait".into(),
         Decision::Fail(_) => "fail".into(),

@@ -7,24 +7,24 @@ use mainstay_xds::Choose;
 use mainstay_xds::resource::lb_policy::LbPolicy;
 use mainstay_xds::resource::route::{ClusterTarget, WeightedCluster};
 
-use crate::testbed::{World, config, eds, route_to, routed, with_policy};
+use crate::testbed::{Testbed, config, eds, route_to, routed, with_policy};
 use crate::{Decision, Rpc};
 
 #[test]
 fn weighted_clusters_share_within_two_percent() {
     let weighted = |name: &str, weight| WeightedCluster { name: name.into(), weight, overrides: Default::default() };
     let target = ClusterTarget::Weighted(vec![weighted("a", 75), weighted("b", 20), weighted("c", 5)]);
-    let mut world = World::new();
-    world.update(routed([route_to("", target)], [eds("a", "l=1"), eds("b", "l=2"), eds("c", "l=3")]));
-    (1..=3).for_each(|port| world.ready(port));
-    assert_shares(&world, &[(1, 0.75), (2, 0.20), (3, 0.05)]); // L-38
+    let mut bed = Testbed::new();
+    bed.update(routed([route_to("", target)], [eds("a", "l=1"), eds("b", "l=2"), eds("c", "l=3")]));
+    (1..=3).for_each(|port| bed.ready(port));
+    assert_shares(&bed, &[(1, 0.75), (2, 0.20), (3, 0.05)]); // L-38
 }
 
 #[test]
 fn localities_and_their_endpoints_share_within_two_percent() {
-    let mut world = World::with_endpoints("a*6=1,2 b*3=3 c*1=4");
-    (1..=4).for_each(|port| world.ready(port));
-    assert_shares(&world, &[(1, 0.3), (2, 0.3), (3, 0.3), (4, 0.1)]); // L-100, L-103
+    let mut bed = Testbed::with_endpoints("a*6=1,2 b*3=3 c*1=4");
+    (1..=4).for_each(|port| bed.ready(port));
+    assert_shares(&bed, &[(1, 0.3), (2, 0.3), (3, 0.3), (4, 0.1)]); // L-100, L-103
 }
 
 #[test]
@@ -32,11 +32,11 @@ fn pick_first_begins_with_an_endpoint_as_often_as_its_weight_says() {
     const TRIES: u32 = 2_000;
     let (mut chance, mut counts) = (Seeded(1), BTreeMap::<String, u32>::new());
     for _ in 0..TRIES {
-        let mut world = World::new();
-        world.script.draws = (0..3).map(|_| chance.choose(1 << 32)).collect();
+        let mut bed = Testbed::new();
+        bed.script.draws = (0..3).map(|_| chance.choose(1 << 32)).collect();
         let shuffled = LbPolicy::PickFirst { shuffle: true };
-        world.update(config([with_policy(eds("c", "a*3=1 b*1=2,3"), shuffled)]));
-        let log = world.log();
+        bed.update(config([with_policy(eds("c", "a*3=1 b*1=2,3"), shuffled)]));
+        let log = bed.log();
         *counts.entry(log.rsplit(' ').next().unwrap_or_default().to_owned()).or_default() += 1;
     }
     for (port, share) in [("1", 0.75), ("2", 0.125), ("3", 0.125)] {
@@ -46,14 +46,14 @@ fn pick_first_begins_with_an_endpoint_as_often_as_its_weight_says() {
 }
 
 #[track_caller]
-fn assert_shares(world: &World, expected: &[(u16, f64)]) {
+fn assert_shares(bed: &Testbed, expected: &[(u16, f64)]) {
     const RPCS: u32 = 20_000;
     let headers = HeaderMap::new();
     for seed in 0..5 {
         let mut chance = Seeded(seed);
         let mut counts: BTreeMap<u16, u32> = BTreeMap::new();
         for _ in 0..RPCS {
-            let decision = world.snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut chance);
+            let decision = bed.snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut chance);
             let Decision::Send(to) = decision else { panic!("no RPC waits or fails") };
             *counts.entry(to.subchannel.port).or_default() += 1;
         }

@@ -13,71 +13,72 @@ use mainstay_xds::resource::endpoint::{DropCategory, HealthStatus};
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig, Weighing, WeightedRoundRobinConfig};
 
 use crate::testbed::{
-    World, aggregate, broken, config, dns, edit_cluster, edit_endpoints, edit_locality, eds, with_policy, with_sessions,
+    Testbed, aggregate, broken, config, dns, edit_cluster, edit_endpoints, edit_locality, eds, with_policy,
+    with_sessions,
 };
 use crate::{Decision, Ending, Rpc, Tree};
 
 #[test]
 fn every_policy_serves_with_what_is_ready_until_one_of_the_new_ones_is() {
     for policy in policies() {
-        let mut world = serving(&policy, "a=1,2");
-        let before = used(&mut world);
+        let mut bed = serving(&policy, "a=1,2");
+        let before = used(&mut bed);
         assert!(!before.is_empty() && before.iter().all(|port| *port < 3), "{policy:?}: {before:?}");
-        world.update(with(&policy, "a=3,4"));
-        assert_eq!(used(&mut world), before, "{policy:?}: they stay in use, picked as before");
-        let asked = world.log();
+        bed.update(with(&policy, "a=3,4"));
+        assert_eq!(used(&mut bed), before, "{policy:?}: they stay in use, picked as before");
+        let asked = bed.log();
         assert!(asked.contains("connect ") && !asked.contains("release"), "{policy:?}: {asked}");
         let new: u16 = asked.rsplit(' ').next().and_then(|port| port.parse().ok()).expect("a port");
-        world.ready(new);
-        assert_eq!(sent_to(&mut world), [new].into(), "{policy:?}");
-        assert!([1, 2].iter().all(|port| !world.host.live.contains_key(port)), "{policy:?}: nothing is kept");
+        bed.ready(new);
+        assert_eq!(sent_to(&mut bed), [new].into(), "{policy:?}");
+        assert!([1, 2].iter().all(|port| !bed.helper.live.contains_key(port)), "{policy:?}: nothing is kept");
     }
 }
 
 #[test]
 fn when_all_new_ones_have_failed_the_old_ones_go() {
     for policy in policies() {
-        let mut world = serving(&policy, "a=1,2");
-        world.update(with(&policy, "a=3"));
-        world.fail(3);
-        assert_eq!(world.outcome(), "fail", "{policy:?}: what is wrong is seen at once");
-        assert!([1, 2].iter().all(|port| !world.host.live.contains_key(port)), "{policy:?}");
+        let mut bed = serving(&policy, "a=1,2");
+        bed.update(with(&policy, "a=3"));
+        bed.fail(3);
+        assert_eq!(bed.outcome(), "fail", "{policy:?}: what is wrong is seen at once");
+        assert!([1, 2].iter().all(|port| !bed.helper.live.contains_key(port)), "{policy:?}");
     }
 }
 
 #[test]
 fn after_five_seconds_the_old_ones_go() {
     for policy in policies() {
-        let mut world = serving(&policy, "a=1,2");
-        world.update(with(&policy, "a=3"));
-        world.advance(Duration::from_millis(4_999));
-        assert_eq!(world.outcome(), "send", "{policy:?}");
-        world.advance(Duration::from_millis(1));
-        assert_eq!(world.outcome(), "wait", "{policy:?}");
-        assert!([1, 2].iter().all(|port| !world.host.live.contains_key(port)), "{policy:?}");
+        let mut bed = serving(&policy, "a=1,2");
+        bed.update(with(&policy, "a=3"));
+        bed.advance(Duration::from_millis(4_999));
+        assert_eq!(bed.outcome(), "send", "{policy:?}");
+        bed.advance(Duration::from_millis(1));
+        assert_eq!(bed.outcome(), "wait", "{policy:?}");
+        assert!([1, 2].iter().all(|port| !bed.helper.live.contains_key(port)), "{policy:?}");
     }
 }
 
 #[test]
 fn another_update_does_not_make_it_longer() {
-    let mut world = serving(&round_robin(), "a=1");
-    world.update_endpoints("a=2");
-    world.advance(Duration::from_secs(4));
-    world.log();
-    world.update_endpoints("b=3");
-    assert_eq!((world.rpc().as_str(), world.log().as_str()), ("send 1", "create 3, connect 3, release 2"));
-    world.advance(Duration::from_secs(1));
-    assert_eq!((world.outcome().as_str(), world.log().as_str()), ("wait", "release 1"));
+    let mut bed = serving(&round_robin(), "a=1");
+    bed.update_endpoints("a=2");
+    bed.advance(Duration::from_secs(4));
+    bed.log();
+    bed.update_endpoints("b=3");
+    assert_eq!((bed.rpc().as_str(), bed.log().as_str()), ("send 1", "create 3, connect 3, release 2"));
+    bed.advance(Duration::from_secs(1));
+    assert_eq!((bed.outcome().as_str(), bed.log().as_str()), ("wait", "release 1"));
 }
 
 #[test]
 fn endpoints_that_come_back_are_used_as_if_they_had_not_been_away() {
-    let mut world = serving(&round_robin(), "a=1,2");
-    world.update_endpoints("a=3");
-    world.log();
-    world.update_endpoints("a=2,3");
-    assert_eq!((world.rpc().as_str(), world.log().as_str()), ("send 2", "release 1"));
-    assert_eq!(world.tree.next_deadline(), None);
+    let mut bed = serving(&round_robin(), "a=1,2");
+    bed.update_endpoints("a=3");
+    bed.log();
+    bed.update_endpoints("a=2,3");
+    assert_eq!((bed.rpc().as_str(), bed.log().as_str()), ("send 2", "release 1"));
+    assert_eq!(bed.tree.next_deadline(), None);
 }
 
 #[test]
@@ -85,10 +86,10 @@ fn while_one_of_the_ready_ones_stays_the_others_go_at_once() {
     // pick_first has one connection only: of the two it is the other.
     let others = |policy: &LbPolicy| !format!("{policy:?}").contains("PickFirst");
     for policy in policies().into_iter().filter(others) {
-        let mut world = serving(&policy, "a=1,2");
-        world.update(with(&policy, "a=2,3"));
-        assert_eq!(sent_to(&mut world), [2].into(), "{policy:?}");
-        assert!(!world.host.live.contains_key(&1), "{policy:?}");
+        let mut bed = serving(&policy, "a=1,2");
+        bed.update(with(&policy, "a=2,3"));
+        assert_eq!(sent_to(&mut bed), [2].into(), "{policy:?}");
+        assert!(!bed.helper.live.contains_key(&1), "{policy:?}");
     }
 }
 
@@ -104,23 +105,23 @@ fn it_does_not_matter_which_locality_or_priority_they_were_in() {
         ("a=1,2", "b=3|a=1,2", &[1, 2], 3),
     ];
     for (before, after, meanwhile, new) in table {
-        let mut world = serving(&round_robin(), before);
-        world.update_endpoints(after);
-        assert_eq!(used(&mut world), meanwhile.iter().copied().collect(), "{before} to {after}");
-        world.ready(new);
-        assert_eq!(used(&mut world), [new].into(), "{before} to {after}");
+        let mut bed = serving(&round_robin(), before);
+        bed.update_endpoints(after);
+        assert_eq!(used(&mut bed), meanwhile.iter().copied().collect(), "{before} to {after}");
+        bed.ready(new);
+        assert_eq!(used(&mut bed), [new].into(), "{before} to {after}");
     }
 }
 
 #[test]
 fn a_lower_priority_that_is_ready_is_used_once_a_new_first_one_has_failed() {
-    let mut world = serving(&round_robin(), "a=1");
-    world.update_endpoints("b=2|c=3");
-    world.fail(2);
-    assert_eq!(world.rpc(), "send 1", "the second is being tried");
-    world.ready(3);
-    assert_eq!(world.rpc(), "send 3");
-    assert!(!world.host.live.contains_key(&1));
+    let mut bed = serving(&round_robin(), "a=1");
+    bed.update_endpoints("b=2|c=3");
+    bed.fail(2);
+    assert_eq!(bed.rpc(), "send 1", "the second is being tried");
+    bed.ready(3);
+    assert_eq!(bed.rpc(), "send 3");
+    assert!(!bed.helper.live.contains_key(&1));
 }
 
 #[test]
@@ -136,20 +137,20 @@ fn another_eds_name_or_policy_or_kind_of_cluster_makes_no_difference() {
         ("an aggregate", config([aggregate("c", &["x"]), eds("x", "a=3")])),
     ];
     for (name, after) in after {
-        let mut world = serving(&round_robin(), "a=1");
-        world.update(after.clone());
-        assert_eq!(world.rpc(), "send 1", "{name}");
-        world.advance(Duration::from_secs(5));
-        assert_eq!(world.outcome(), "wait", "{name}");
-        let mut world = serving(&round_robin(), "a=1");
-        world.update(after.clone());
-        world.ready(3);
-        assert_eq!(world.rpc(), "send 3", "{name}");
-        let mut world = serving(&round_robin(), "a=1");
-        world.update(after);
-        world.fail(3);
-        assert_eq!(world.outcome(), "fail", "{name}");
-        assert!(!world.host.live.contains_key(&1), "{name}");
+        let mut bed = serving(&round_robin(), "a=1");
+        bed.update(after.clone());
+        assert_eq!(bed.rpc(), "send 1", "{name}");
+        bed.advance(Duration::from_secs(5));
+        assert_eq!(bed.outcome(), "wait", "{name}");
+        let mut bed = serving(&round_robin(), "a=1");
+        bed.update(after.clone());
+        bed.ready(3);
+        assert_eq!(bed.rpc(), "send 3", "{name}");
+        let mut bed = serving(&round_robin(), "a=1");
+        bed.update(after);
+        bed.fail(3);
+        assert_eq!(bed.outcome(), "fail", "{name}");
+        assert!(!bed.helper.live.contains_key(&1), "{name}");
     }
 }
 
@@ -157,32 +158,32 @@ fn another_eds_name_or_policy_or_kind_of_cluster_makes_no_difference() {
 fn a_leaf_that_an_aggregate_gives_up_serves_until_the_new_one_does() {
     for policy in [round_robin(), ring_hash()] {
         let leaf = |name, endpoints| with_policy(eds(name, endpoints), policy.clone());
-        let mut world = World::new();
-        world.update(config([aggregate("c", &["x"]), leaf("x", "a=1")]));
-        connect(&mut world);
-        world.log();
-        world.update(config([aggregate("c", &["y"]), leaf("y", "a=2")]));
-        assert_eq!((world.rpc().as_str(), world.log().as_str()), ("send 1", "create 2, connect 2"), "{policy:?}");
-        world.ready(2);
-        assert_eq!((world.rpc().as_str(), world.log().as_str()), ("send 2", "release 1"), "{policy:?}");
-        world.update(config([aggregate("c", &["x", "y"]), leaf("x", "a=1"), leaf("y", "a=2")]));
-        assert_eq!(world.rpc(), "send 2", "{policy:?}: a new first leaf connects");
-        world.ready(1);
-        assert_eq!(world.rpc(), "send 1", "{policy:?}");
+        let mut bed = Testbed::new();
+        bed.update(config([aggregate("c", &["x"]), leaf("x", "a=1")]));
+        connect(&mut bed);
+        bed.log();
+        bed.update(config([aggregate("c", &["y"]), leaf("y", "a=2")]));
+        assert_eq!((bed.rpc().as_str(), bed.log().as_str()), ("send 1", "create 2, connect 2"), "{policy:?}");
+        bed.ready(2);
+        assert_eq!((bed.rpc().as_str(), bed.log().as_str()), ("send 2", "release 1"), "{policy:?}");
+        bed.update(config([aggregate("c", &["x", "y"]), leaf("x", "a=1"), leaf("y", "a=2")]));
+        assert_eq!(bed.rpc(), "send 2", "{policy:?}: a new first leaf connects");
+        bed.ready(1);
+        assert_eq!(bed.rpc(), "send 1", "{policy:?}");
     }
 }
 
 #[test]
 fn errors_and_empty_lists_take_effect_at_once() {
-    let mut world = serving(&round_robin(), "a=1");
-    world.update_endpoints("a=");
-    assert_eq!(world.outcome(), "fail", "there is nothing to wait for");
-    assert!(world.host.live.is_empty());
-    let mut world = serving(&round_robin(), "a=1");
+    let mut bed = serving(&round_robin(), "a=1");
+    bed.update_endpoints("a=");
+    assert_eq!(bed.outcome(), "fail", "there is nothing to wait for");
+    assert!(bed.helper.live.is_empty());
+    let mut bed = serving(&round_robin(), "a=1");
     let error = ClusterError { cluster: "c".into(), kind: ClusterErrorKind::TooDeep };
-    world.update(broken(config([eds("c", "a=1")]), error));
-    assert_eq!(world.outcome(), "fail", "L-56");
-    assert!(world.host.live.is_empty());
+    bed.update(broken(config([eds("c", "a=1")]), error));
+    assert_eq!(bed.outcome(), "fail", "L-56");
+    assert!(bed.helper.live.is_empty());
 }
 
 #[test]
@@ -190,61 +191,61 @@ fn an_endpoint_that_drains_is_replaced_like_one_that_is_gone() {
     let draining = edit_endpoints(eds("c", "a=1,2"), |endpoints| {
         edit_locality(endpoints, 0, |endpoints| endpoints[0].health = HealthStatus::Draining);
     });
-    let mut world = serving(&round_robin(), "a=1");
-    world.update(config([draining]));
-    assert_eq!(world.rpc(), "send 1", "L-96: until there is another");
-    world.ready(2);
-    assert_eq!(world.ports(3), [2; 3], "L-96");
-    assert!(!world.host.live.contains_key(&1));
+    let mut bed = serving(&round_robin(), "a=1");
+    bed.update(config([draining]));
+    assert_eq!(bed.rpc(), "send 1", "L-96: until there is another");
+    bed.ready(2);
+    assert_eq!(bed.ports(3), [2; 3], "L-96");
+    assert!(!bed.helper.live.contains_key(&1));
 }
 
 #[test]
 fn connections_that_die_meanwhile_are_not_waited_for() {
-    let mut world = serving(&round_robin(), "a=1,2");
-    world.update_endpoints("a=3");
-    world.idle(1);
-    assert_eq!(world.ports(2), [2, 2]);
-    world.log();
-    world.idle(2);
-    assert_eq!(world.outcome(), "wait");
-    let released = world.log();
+    let mut bed = serving(&round_robin(), "a=1,2");
+    bed.update_endpoints("a=3");
+    bed.idle(1);
+    assert_eq!(bed.ports(2), [2, 2]);
+    bed.log();
+    bed.idle(2);
+    assert_eq!(bed.outcome(), "wait");
+    let released = bed.log();
     assert!(released.contains("release 1") && released.contains("release 2"), "{released}");
 }
 
 #[test]
 fn whoever_wants_no_warm_switching_has_the_old_ones_go_at_once() {
-    let mut world = World::new();
-    world.tree = Tree::new().with_warm_switching(None);
-    world.update_endpoints("a=1");
-    world.ready(1);
-    world.log();
-    world.update_endpoints("a=2");
-    assert_eq!((world.outcome().as_str(), world.log().as_str()), ("wait", "create 2, connect 2, release 1"));
+    let mut bed = Testbed::new();
+    bed.tree = Tree::new().with_warm_switching(None);
+    bed.update_endpoints("a=1");
+    bed.ready(1);
+    bed.log();
+    bed.update_endpoints("a=2");
+    assert_eq!((bed.outcome().as_str(), bed.log().as_str()), ("wait", "create 2, connect 2, release 1"));
 }
 
 #[test]
 fn new_drops_and_limits_hold_at_once() {
-    let mut world = serving(&round_robin(), "a=1");
+    let mut bed = serving(&round_robin(), "a=1");
     let dropping = |cluster, per_million| {
         let drops = vec![DropCategory { category: "lb".into(), per_million }];
         edit_endpoints(cluster, |endpoints| endpoints.drops = drops)
     };
     let limited = edit_cluster(eds("c", "a=2"), |cluster| cluster.max_requests = 1);
-    world.update(config([dropping(limited, 500_000)]));
-    world.script.draws = [0].into();
-    assert_eq!(world.outcome(), "drop", "L-85");
-    world.script.draws = [500_000].into();
-    let snapshot = Arc::clone(&world.snapshot);
-    let (port, running) = world.begin(&snapshot);
+    bed.update(config([dropping(limited, 500_000)]));
+    bed.script.draws = [0].into();
+    assert_eq!(bed.outcome(), "drop", "L-85");
+    bed.script.draws = [500_000].into();
+    let snapshot = Arc::clone(&bed.snapshot);
+    let (port, running) = bed.begin(&snapshot);
     assert_eq!(port, 1);
-    world.script.draws = [500_000].into();
-    assert!(world.rpc().starts_with("drop 14: circuit breaker"), "L-85: it counts");
-    world.ready(2);
-    world.script.draws = [500_000].into();
-    assert!(world.rpc().starts_with("drop 14: circuit breaker"), "L-86: and goes on counting");
+    bed.script.draws = [500_000].into();
+    assert!(bed.rpc().starts_with("drop 14: circuit breaker"), "L-85: it counts");
+    bed.ready(2);
+    bed.script.draws = [500_000].into();
+    assert!(bed.rpc().starts_with("drop 14: circuit breaker"), "L-86: and goes on counting");
     drop(running);
-    world.script.draws = [500_000].into();
-    assert_eq!(world.rpc(), "send 2", "L-86");
+    bed.script.draws = [500_000].into();
+    assert_eq!(bed.rpc(), "send 2", "L-86");
 }
 
 #[test]
@@ -253,18 +254,18 @@ fn rpcs_count_for_the_locality_that_they_went_to() {
         let server = Arc::new(ServerConfig::insecure("s"));
         config([edit_cluster(cluster, |cluster| cluster.lrs_server = Some(server))])
     };
-    let mut world = World::new();
-    world.update(reported(eds("c", "a=1")));
-    world.ready(1);
-    world.update(reported(eds("c", "b=2")));
-    let snapshot = Arc::clone(&world.snapshot);
-    let (port, running) = world.begin(&snapshot);
+    let mut bed = Testbed::new();
+    bed.update(reported(eds("c", "a=1")));
+    bed.ready(1);
+    bed.update(reported(eds("c", "b=2")));
+    let snapshot = Arc::clone(&bed.snapshot);
+    let (port, running) = bed.begin(&snapshot);
     assert_eq!(port, 1);
-    world.ready(2);
+    bed.ready(2);
     running.end(Ending { code: Code::Ok, trailers: None });
-    assert_eq!(world.calls(1, |_| 0), [2]);
-    let now = world.now;
-    let reports = world.tree.loads().take(now, &ServerConfig::insecure("s"));
+    assert_eq!(bed.calls(1, |_| 0), [2]);
+    let now = bed.now;
+    let reports = bed.tree.loads().take(now, &ServerConfig::insecure("s"));
     let counts = reports.iter().flat_map(|report| &report.localities);
     let counts: Vec<_> = counts.map(|l| (l.locality.zone.as_str(), l.issued, l.succeeded, l.in_progress)).collect();
     assert_eq!(counts, [("a", 1, 1, 0), ("b", 1, 1, 0)], "C-77, C-78");
@@ -286,88 +287,88 @@ fn an_ejected_endpoint_gets_nothing_while_it_waits_to_go() {
         let cluster = edit_cluster(eds("c", endpoints), |cluster| cluster.outlier_detection = Some(settings));
         with_sessions(config([cluster]))
     };
-    let mut world = World::new();
-    world.update(detecting("a=1,2"));
-    world.ready(1);
-    world.ready(2);
-    world.calls(4, |port| if port == 1 { 14 } else { 0 });
-    world.advance(Duration::from_secs(1));
-    assert_eq!(world.look(2), [2, 2], "L-80");
-    world.update(detecting("a=3"));
-    assert_eq!(world.look(4), [2; 4], "of the two, the one that was in use");
-    let (outcome, _) = world.rpc_of_session("/s/m", "10.0.0.1:1;cluster:c");
+    let mut bed = Testbed::new();
+    bed.update(detecting("a=1,2"));
+    bed.ready(1);
+    bed.ready(2);
+    bed.calls(4, |port| if port == 1 { 14 } else { 0 });
+    bed.advance(Duration::from_secs(1));
+    assert_eq!(bed.look(2), [2, 2], "L-80");
+    bed.update(detecting("a=3"));
+    assert_eq!(bed.look(4), [2; 4], "of the two, the one that was in use");
+    let (outcome, _) = bed.rpc_of_session("/s/m", "10.0.0.1:1;cluster:c");
     assert_eq!(outcome, "send 2", "no session goes there either");
-    world.calls(10, |_| 14);
-    world.advance(Duration::from_secs(2));
-    assert_eq!(world.look(2), [2, 2], "nobody is judged who has left");
-    world.ready(3);
-    assert_eq!(world.look(2), [3, 3]);
-    world.advance(Duration::from_secs(2));
-    assert_eq!(world.look(2), [3, 3], "and nobody for the RPCs of others");
+    bed.calls(10, |_| 14);
+    bed.advance(Duration::from_secs(2));
+    assert_eq!(bed.look(2), [2, 2], "nobody is judged who has left");
+    bed.ready(3);
+    assert_eq!(bed.look(2), [3, 3]);
+    bed.advance(Duration::from_secs(2));
+    assert_eq!(bed.look(2), [3, 3], "and nobody for the RPCs of others");
 }
 
 #[test]
 fn an_endpoint_that_is_ejected_and_stays_does_not_make_the_one_in_use_go() {
-    let mut world = serving(&round_robin(), "a=1,2");
-    world.idle(1); // Not connected: no better than one that is ejected.
-    world.update_endpoints("a=1,3");
-    assert_eq!(world.rpc(), "send 2");
-    world.ready(1);
-    assert_eq!(world.ports(2), [1, 1]);
+    let mut bed = serving(&round_robin(), "a=1,2");
+    bed.idle(1); // Not connected: no better than one that is ejected.
+    bed.update_endpoints("a=1,3");
+    assert_eq!(bed.rpc(), "send 2");
+    bed.ready(1);
+    assert_eq!(bed.ports(2), [1, 1]);
 }
 
 #[test]
 fn a_session_stays_at_its_endpoint_until_that_goes() {
-    let mut world = World::new();
-    world.update(with_sessions(config([eds("c", "a=1,2")])));
-    world.ready(1);
-    world.ready(2);
-    let (_, cookie) = world.rpc_of_session("/s/m", "10.0.0.1:2;cluster:c");
+    let mut bed = Testbed::new();
+    bed.update(with_sessions(config([eds("c", "a=1,2")])));
+    bed.ready(1);
+    bed.ready(2);
+    let (_, cookie) = bed.rpc_of_session("/s/m", "10.0.0.1:2;cluster:c");
     assert_eq!(cookie, "", "L-94");
-    world.update(with_sessions(config([eds("c", "b=3")])));
+    bed.update(with_sessions(config([eds("c", "b=3")])));
     for _ in 0..4 {
-        let (outcome, cookie) = world.rpc_of_session("/s/m", "10.0.0.1:2;cluster:c");
+        let (outcome, cookie) = bed.rpc_of_session("/s/m", "10.0.0.1:2;cluster:c");
         assert_eq!((outcome.as_str(), cookie.as_str()), ("send 2", ""), "L-97");
     }
-    world.ready(3);
-    let (outcome, cookie) = world.rpc_of_session("/s/m", "10.0.0.1:2;cluster:c");
+    bed.ready(3);
+    let (outcome, cookie) = bed.rpc_of_session("/s/m", "10.0.0.1:2;cluster:c");
     assert_eq!((outcome.as_str(), cookie.as_str()), ("send 3", "10.0.0.1:3;cluster:c"), "L-97, L-94");
-    assert_eq!(world.host.live.keys().copied().collect::<Vec<_>>(), [3], "nothing is kept for a session");
+    assert_eq!(bed.helper.live.keys().copied().collect::<Vec<_>>(), [3], "nothing is kept for a session");
 }
 
 #[test]
 fn rpcs_on_a_connection_that_goes_end_well() {
-    let mut world = serving(&round_robin(), "a=1");
-    world.update_endpoints("a=2");
-    let snapshot = Arc::clone(&world.snapshot);
+    let mut bed = serving(&round_robin(), "a=1");
+    bed.update_endpoints("a=2");
+    let snapshot = Arc::clone(&bed.snapshot);
     let headers = http::HeaderMap::new();
-    let decision = snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut world.script);
-    world.ready(2);
+    let decision = snapshot.decide(Rpc { path: "/s/m", headers: &headers }, &mut bed.script);
+    bed.ready(2);
     let Decision::Send(to) = decision else { panic!("it is sent") };
     to.tracker.end(Ending { code: Code::Ok, trailers: None });
-    assert_eq!(world.host.counters[&("c".to_owned(), String::new())].in_flight(), 0, "L-86");
+    assert_eq!(bed.helper.counters[&("c".to_owned(), String::new())].in_flight(), 0, "L-86");
 }
 
 /// L-68: the timer of a child that is let go must not end the child that has its number now.
 #[test]
 fn what_is_left_of_a_child_that_was_replaced_does_not_end_the_one_in_its_place() {
     let ring = ring_hash();
-    let mut world = World::new();
-    world.update(with(&ring, "z=9|a=1"));
-    world.rpc();
-    world.fail(9);
-    world.rpc();
-    world.ready(1);
-    assert_eq!(world.rpc(), "send 1");
+    let mut bed = Testbed::new();
+    bed.update(with(&ring, "z=9|a=1"));
+    bed.rpc();
+    bed.fail(9);
+    bed.rpc();
+    bed.ready(1);
+    assert_eq!(bed.rpc(), "send 1");
     // The new first priority is idle for a moment, so that the second one is deactivated; then it is replaced.
-    world.update(with(&ring, "b=2|a=1"));
-    world.update(with(&ring, "b=2|a=3"));
-    assert_eq!(world.rpc(), "send 1");
-    world.fail(2);
-    world.ready(3);
-    assert_eq!(world.rpc(), "send 3");
-    world.advance(Duration::from_secs(16 * 60));
-    assert_eq!(world.rpc(), "send 3", "it has been in use all the time");
+    bed.update(with(&ring, "b=2|a=1"));
+    bed.update(with(&ring, "b=2|a=3"));
+    assert_eq!(bed.rpc(), "send 1");
+    bed.fail(2);
+    bed.ready(3);
+    assert_eq!(bed.rpc(), "send 3");
+    bed.advance(Duration::from_secs(16 * 60));
+    assert_eq!(bed.rpc(), "send 3", "it has been in use all the time");
 }
 
 /// Every policy that holds endpoints.
@@ -412,44 +413,44 @@ fn with(policy: &LbPolicy, endpoints: &str) -> XdsConfig {
 }
 
 /// With a connection to every endpoint of the first priority that the policy wants one to.
-fn serving(policy: &LbPolicy, endpoints: &str) -> World {
-    let mut world = World::new();
-    world.update(with(policy, endpoints));
-    connect(&mut world);
-    world.log();
-    world
+fn serving(policy: &LbPolicy, endpoints: &str) -> Testbed {
+    let mut bed = Testbed::new();
+    bed.update(with(policy, endpoints));
+    connect(&mut bed);
+    bed.log();
+    bed
 }
 
 /// Makes every connection that RPCs or policies ask for.
-fn connect(world: &mut World) {
+fn connect(bed: &mut Testbed) {
     for hash in 0..16 {
-        rpc_with(world, 4 * hash);
-        let waiting: Vec<u16> = world.host.live.keys().copied().filter(|port| !world.is_ready(*port)).collect();
+        rpc_with(bed, 4 * hash);
+        let waiting: Vec<u16> = bed.helper.live.keys().copied().filter(|port| !bed.is_ready(*port)).collect();
         for port in waiting {
-            if world.host.live.contains_key(&port) {
-                world.ready(port);
+            if bed.helper.live.contains_key(&port) {
+                bed.ready(port);
             }
         }
     }
 }
 
 /// Where RPCs go, whatever their hash. None of them waits.
-fn used(world: &mut World) -> BTreeSet<u16> {
-    let ports = sent_to(world);
-    assert!((0..64).all(|hash| rpc_with(world, hash).starts_with("send ")));
+fn used(bed: &mut Testbed) -> BTreeSet<u16> {
+    let ports = sent_to(bed);
+    assert!((0..64).all(|hash| rpc_with(bed, hash).starts_with("send ")));
     ports
 }
 
 /// Where RPCs go that need not wait: with ring_hash, some lead to endpoints that are not connected yet.
-fn sent_to(world: &mut World) -> BTreeSet<u16> {
-    let rpcs: Vec<String> = (0..64).map(|hash| rpc_with(world, hash)).collect();
+fn sent_to(bed: &mut Testbed) -> BTreeSet<u16> {
+    let rpcs: Vec<String> = (0..64).map(|hash| rpc_with(bed, hash)).collect();
     rpcs.iter().filter_map(|rpc| rpc.strip_prefix("send ")?.parse().ok()).collect()
 }
 
-fn rpc_with(world: &mut World, hash: u64) -> String {
+fn rpc_with(bed: &mut Testbed, hash: u64) -> String {
     // Its high bits lead round a ring, its low bits to a locality.
-    world.script.draws = [(hash << 58) | (hash % 3); 2].into();
-    let rpc = world.rpc();
-    world.script.draws.clear();
+    bed.script.draws = [(hash << 58) | (hash % 3); 2].into();
+    let rpc = bed.rpc();
+    bed.script.draws.clear();
     rpc
 }

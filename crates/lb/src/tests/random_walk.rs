@@ -8,7 +8,7 @@ use mainstay_xds::resource::cluster::{FailurePercentageEjection, OutlierDetectio
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig, Weighing, WeightedRoundRobinConfig};
 use proptest::prelude::*;
 
-use crate::testbed::{World, aggregate, config, dns, edit_cluster, eds, routed, with_policy, with_sessions};
+use crate::testbed::{Testbed, aggregate, config, dns, edit_cluster, eds, routed, with_policy, with_sessions};
 
 /// Something that happens.
 #[derive(Clone, Debug)]
@@ -25,43 +25,43 @@ proptest! {
         steps in prop::collection::vec(any_step(), 1..60),
         draws in prop::collection::vec(any::<u64>(), 0..40),
     ) {
-        let mut world = World::new();
-        world.script.draws = draws.into();
-        let (mut listed, mut updated) = (BTreeSet::new(), world.now);
+        let mut bed = Testbed::new();
+        bed.script.draws = draws.into();
+        let (mut listed, mut updated) = (BTreeSet::new(), bed.now);
         for step in steps {
             if let Step::Update(which, _) = step {
-                (listed, updated) = (ports(&configurations()[which]), world.now);
+                (listed, updated) = (ports(&configurations()[which]), bed.now);
             }
-            apply(&mut world, step);
+            apply(&mut bed, step);
             // Never to a connection that is not ready, nor for long to an endpoint that is gone, and never without a text.
-            let rpc = world.rpc();
+            let rpc = bed.rpc();
             if let Some(port) = rpc.strip_prefix("send ") {
                 let port = port.parse().expect("a port");
-                prop_assert!(world.is_ready(port));
-                prop_assert!(listed.contains(&port) || world.now < updated + Duration::from_secs(5));
+                prop_assert!(bed.is_ready(port));
+                prop_assert!(listed.contains(&port) || bed.now < updated + Duration::from_secs(5));
             } else {
                 prop_assert!(rpc.len() > "wait 14: ".len(), "{}", rpc);
             }
-            let (session, _) = world.rpc_of_session("/s/m", "10.0.0.1:3,10.0.0.1:4;cluster:c");
+            let (session, _) = bed.rpc_of_session("/s/m", "10.0.0.1:3,10.0.0.1:4;cluster:c");
             if let Some(port) = session.strip_prefix("send ") {
-                prop_assert!(world.is_ready(port.parse().expect("a port")));
+                prop_assert!(bed.is_ready(port.parse().expect("a port")));
             }
             // A clone is equal, and a second poll has nothing to say.
-            prop_assert_eq!(&world.tree.clone(), &world.tree);
-            prop_assert!(world.tree.poll_snapshot().is_none());
+            prop_assert_eq!(&bed.tree.clone(), &bed.tree);
+            prop_assert!(bed.tree.poll_snapshot().is_none());
         }
         // When every connection is ready, RPCs are sent.
-        world.update(config([eds("c", "a=1,2 b=3|c=4")]));
+        bed.update(config([eds("c", "a=1,2 b=3|c=4")]));
         for port in 1..=4 {
-            if world.host.live.contains_key(&port) {
-                world.ready(port);
+            if bed.helper.live.contains_key(&port) {
+                bed.ready(port);
             }
         }
-        prop_assert_eq!(world.outcome(), "send");
-        // Nothing is left of a configuration without clusters. The host checks that nothing is released twice.
-        world.update(routed([], []));
-        prop_assert!(world.host.live.is_empty());
-        prop_assert_eq!(world.tree.next_deadline(), None);
+        prop_assert_eq!(bed.outcome(), "send");
+        // Nothing is left of a configuration without clusters. The helper checks that nothing is released twice.
+        bed.update(routed([], []));
+        prop_assert!(bed.helper.live.is_empty());
+        prop_assert_eq!(bed.tree.next_deadline(), None);
     }
 }
 
@@ -78,16 +78,16 @@ fn ports(clusters: &[ClusterConfig]) -> BTreeSet<u16> {
     addresses.map(|address| address.port()).collect()
 }
 
-fn apply(world: &mut World, step: Step) {
+fn apply(bed: &mut Testbed, step: Step) {
     match step {
-        Step::Update(which, true) => world.update(with_sessions(config(configurations().swap_remove(which)))),
-        Step::Update(which, false) => world.update(config(configurations().swap_remove(which))),
-        Step::Report(port, _) if !world.host.live.contains_key(&port) => {}
-        Step::Report(port, 0) => world.idle(port),
-        Step::Report(port, 1) => world.connecting(port),
-        Step::Report(port, 2) => world.fail(port),
-        Step::Report(port, _) => world.ready(port),
-        Step::Advance(seconds) => world.advance(Duration::from_millis(seconds * 250)),
+        Step::Update(which, true) => bed.update(with_sessions(config(configurations().swap_remove(which)))),
+        Step::Update(which, false) => bed.update(config(configurations().swap_remove(which))),
+        Step::Report(port, _) if !bed.helper.live.contains_key(&port) => {}
+        Step::Report(port, 0) => bed.idle(port),
+        Step::Report(port, 1) => bed.connecting(port),
+        Step::Report(port, 2) => bed.fail(port),
+        Step::Report(port, _) => bed.ready(port),
+        Step::Advance(seconds) => bed.advance(Duration::from_millis(seconds * 250)),
     }
 }
 

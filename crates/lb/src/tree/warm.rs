@@ -12,7 +12,7 @@ use std::time::Duration;
 use mainstay_xds::Time;
 
 use super::{Config, Tree, below_aggregates, default_limit, is_wanted};
-use crate::host::{Context, Host};
+use crate::helper::{Context, Helper};
 use crate::routing::RouteTable;
 use crate::subchannel::{State, Subchannel};
 
@@ -53,7 +53,7 @@ impl<S: Subchannel> Tree<S> {
     }
 
     /// Has RPCs go by the routes before as long as that is worth it.
-    pub(super) fn keep<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, before: Warming) {
+    pub(super) fn keep<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, before: Warming) {
         let (Config::Works { routes, .. }, Some(bound)) = (&self.config, self.warm_bound) else { return };
         if Arc::ptr_eq(routes, &before.routes) {
             return;
@@ -69,7 +69,7 @@ impl<S: Subchannel> Tree<S> {
     }
 
     /// Lets the new routes take effect if there is nothing to wait for any more.
-    pub(super) fn switch_if_warm<H: Host<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
+    pub(super) fn switch_if_warm<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>) {
         let Some(mut warming) = self.warming.take() else { return };
         while warming.cold.pop_if(|name| !self.is_cold(name)).is_some() {}
         let due = warming.until.is_some_and(|until| until <= cx.now);

@@ -128,9 +128,10 @@ fn generic_config(resource: &ResourceStatus, status: &XdsStatus, with_contents: 
         error_state: resource.error.as_ref().map(|error| UpdateFailureState {
             details: error.to_string(),
             last_update_attempt: Some(timestamp(error.at, status)),
-            version_info: match &error.kind {
-                ErrorKind::Rejected { version, .. } => version.to_string(),
-                _ => String::new(),
+            version_info: if let ErrorKind::Rejected { version, .. } = &error.kind {
+                version.to_string()
+            } else {
+                String::new()
             },
             ..Default::default()
         }),

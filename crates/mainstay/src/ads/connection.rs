@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use crate::credentials;
 use crate::dns::ResolveHost;
 use crate::failure::describe;
 use crate::http2::{self, Address, ConnectError, KeepAlive, Transport};
+use crate::process::{self, Kind, Table};
 use crate::task::Task;
 use crate::tls::Tls;
 
@@ -46,7 +47,7 @@ struct Connection {
 }
 
 /// The right to one stream on a connection, within the limit that the server set.
-pub(super) struct Place {
+pub(super) struct StreamPermit {
     connection: Arc<Connection>,
     /// Whether the connection was there before.
     pub(super) is_shared: bool,
@@ -68,8 +69,8 @@ pub(super) struct Established {
 // === impl Peer ===
 
 impl Peer {
-    /// A place for a stream: on a connection that has room, or on a new one.
-    pub(super) async fn place(&self) -> Result<Place, String> {
+    /// A permit for a stream: on a connection that has room, or on a new one.
+    pub(super) async fn permit(&self) -> Result<StreamPermit, String> {
         loop {
             let connection = self.connection();
             let is_shared = connection.established.initialized();
@@ -77,8 +78,8 @@ impl Peer {
             if established.limit() == 0 {
                 return Err(format!("{} allows no stream on a connection", self.uri()));
             }
-            if let Some(place) = Place::take(connection, is_shared) {
-                return Ok(place);
+            if let Some(permit) = StreamPermit::take(connection, is_shared) {
+                return Ok(permit);
             }
         }
     }
@@ -86,8 +87,7 @@ impl Peer {
     /// The process's connection to this peer: a live one with room for a stream, or a new one that is made by whoever
     /// needs it first.
     fn connection(&self) -> Arc<Connection> {
-        static CONNECTIONS: LazyLock<Mutex<HashMap<Key, Vec<Weak<Connection>>>>> = LazyLock::new(Mutex::default);
-        let mut all = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        let Connections(all) = &mut *process::table();
         all.retain(|_, connections| {
             connections.retain(|connection| connection.strong_count() > 0);
             !connections.is_empty()
@@ -173,6 +173,14 @@ impl Peer {
     }
 }
 
+/// The connections of the process.
+#[derive(Default)]
+struct Connections(HashMap<Key, Vec<Weak<Connection>>>);
+
+impl Table for Connections {
+    const KIND: Kind = Kind::XdsConnections;
+}
+
 /// A connection is carried by a task, so it belongs to a runtime.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
@@ -193,9 +201,9 @@ impl Connection {
     }
 }
 
-// === impl Place ===
+// === impl StreamPermit ===
 
-impl Place {
+impl StreamPermit {
     fn take(connection: Arc<Connection>, is_shared: bool) -> Option<Self> {
         let limit = connection.established.get()?.limit();
         let next = |taken| (taken < limit).then_some(taken + 1);
@@ -203,22 +211,22 @@ impl Place {
         Some(Self { connection, is_shared })
     }
 
-    /// Another place on the same connection, if there is room.
+    /// Another permit on the same connection, if there is room.
     pub(super) fn beside(&self) -> Option<Self> {
         if self.connection.has_room() { Self::take(self.connection.clone(), true) } else { None }
     }
 
     pub(super) fn established(&self) -> &Established {
-        self.connection.established.get().expect("places are taken on established connections")
+        self.connection.established.get().expect("permits are taken on established connections")
     }
 
-    /// No more places are given on the connection; those who have one may stay.
+    /// No more permits are given on the connection; those who have one may stay.
     pub(super) fn retire(&self) {
         self.connection.retired.store(true, Ordering::Relaxed);
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.connection.taken.fetch_sub(1, Ordering::AcqRel);
     }

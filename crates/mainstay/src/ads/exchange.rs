@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Method, header};
 use mainstay_xds::client::CloseCause;
 use tonic::{Code, Status};
 
-use super::connection::{Established, Place};
+use super::connection::{Established, StreamPermit};
 use super::wire::Receipt;
 use crate::code;
 use crate::failure::describe;
@@ -39,12 +39,12 @@ pub(super) struct End {
 
 impl<'a> Exchange<'a> {
     pub(super) fn open(
-        place: &'a Place,
+        permit: &'a StreamPermit,
         path: &'static str,
         bearer: Option<HeaderValue>,
         max_message: usize,
     ) -> Result<Self, End> {
-        let established = place.established();
+        let established = permit.established();
         let mut request = request(established, path);
         if let Some(bearer) = bearer {
             request.headers_mut().insert(header::AUTHORIZATION, bearer);

@@ -5,14 +5,14 @@ use std::pin::Pin;
 use mainstay_xds::client::Sign;
 use tokio::sync::watch;
 
-use super::connection::{Peer, Place};
+use super::connection::{Peer, StreamPermit};
 use super::exchange::check_health;
 use super::wire::Heard;
 
 /// Looks for signs of life on the connection of a stream, once it is told to.
 pub(super) struct Life<'a> {
     peer: &'a Peer,
-    place: &'a Place,
+    permit: &'a StreamPermit,
     heard: watch::Receiver<Heard>,
     /// What had been heard when the last request of the stream was on the wire.
     written: Heard,
@@ -44,10 +44,10 @@ enum Answer {
 }
 
 impl<'a> Life<'a> {
-    pub(super) fn new(peer: &'a Peer, place: &'a Place) -> Self {
-        let heard = place.established().wire.listen();
+    pub(super) fn new(peer: &'a Peer, permit: &'a StreamPermit) -> Self {
+        let heard = permit.established().wire.listen();
         let written = *heard.borrow();
-        Self { peer, place, heard, written, probe: None }
+        Self { peer, permit, heard, written, probe: None }
     }
 
     /// A request of the stream is on the wire; what had been heard until then.
@@ -64,7 +64,7 @@ impl<'a> Life<'a> {
         let check = self.probe.take().and_then(|probe| probe.check);
         let check = check.or_else(|| call.then(|| self.check()));
         self.probe = Some(Probe { check, ..Probe::new(*self.heard.borrow(), call) });
-        self.place.established().ping();
+        self.permit.established().ping();
     }
 
     /// The next sign since the last request, if a sign is asked for. One of each kind is enough, and what shows more
@@ -95,16 +95,16 @@ impl<'a> Life<'a> {
 
     /// A health check on the connection of the stream. If the server allows no more streams on it, on another one.
     fn check(&self) -> Pin<Box<dyn Future<Output = Answer> + Send>> {
-        let (here, peer) = (self.place.beside(), self.peer.clone());
+        let (here, peer) = (self.permit.beside(), self.peer.clone());
         Box::pin(async move {
-            let (place, answer) = match here {
-                Some(place) => (place, Answer::Here),
-                None => match peer.place().await {
-                    Ok(place) => (place, Answer::Elsewhere),
+            let (permit, answer) = match here {
+                Some(permit) => (permit, Answer::Here),
+                None => match peer.permit().await {
+                    Ok(permit) => (permit, Answer::Elsewhere),
                     Err(_) => return Answer::None,
                 },
             };
-            match check_health(place.established()).await {
+            match check_health(permit.established()).await {
                 Ok(()) => answer,
                 Err(_) => Answer::None,
             }
@@ -116,7 +116,7 @@ impl Drop for Life<'_> {
     /// A stream that is given up while its server owes a sign of life leaves a connection that the next one must not try.
     fn drop(&mut self) {
         if self.probe.as_ref().is_some_and(Probe::is_unanswered) {
-            self.place.retire();
+            self.permit.retire();
         }
     }
 }

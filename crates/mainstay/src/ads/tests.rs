@@ -145,7 +145,7 @@ async fn a_frozen_server_shows_no_sign_until_it_thaws() {
     assert_eq!(stage.event().await, Event::Alive(StreamId(1), Sign::Pong));
 }
 
-// === Places on connections ===
+// === Permits for streams ===
 
 #[tokio::test]
 async fn streams_beyond_the_limit_of_the_server_go_to_another_connection() {
@@ -339,8 +339,8 @@ impl Stage {
             keep_alive: self.streams.limits.keep_alive,
             dns: self.streams.dns.clone(),
         };
-        let place = peer.place().await.unwrap();
-        let mut heard = place.established().wire.listen();
+        let permit = peer.permit().await.unwrap();
+        let mut heard = permit.established().wire.listen();
         in_time(heard.wait_for(|heard| heard.data > 0)).await.unwrap();
     }
 }

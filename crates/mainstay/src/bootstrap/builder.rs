@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mainstay_xds::bootstrap as core;
 
-use super::{Authority, Bootstrap, BootstrapError, FileWatcherConfig, Guards, Node, ServerConfig};
+use super::{Authority, Bootstrap, BootstrapError, CertificateFiles, Guards, Node, ServerConfig};
 
 /// The parts of a [`Bootstrap`]. Made by [`Bootstrap::builder`].
 #[derive(Clone, Debug, Default)]
@@ -54,7 +54,7 @@ impl BootstrapBuilder {
     }
 
     /// Adds a `file_watcher` certificate provider under the instance name that resources use (gRFC A29).
-    pub fn certificate_provider(self, instance: impl Into<String>, config: FileWatcherConfig) -> Self {
+    pub fn certificate_provider(self, instance: impl Into<String>, config: CertificateFiles) -> Self {
         Self(self.0.certificate_provider(instance, config.into_core()))
     }
 

@@ -74,9 +74,12 @@ impl BootstrapError {
     pub fn path(&self) -> Option<&Path> {
         match &self.0 {
             Cause::Environment(core::BootstrapError::Unreadable { path, .. })
-            | Cause::Environment(core::BootstrapError::Invalid { origin: core::Origin::File(path), .. }) => Some(path),
+            | Cause::Environment(core::BootstrapError::Invalid {
+                found_in: core::BootstrapSource::File(path), ..
+            }) => Some(path),
             Cause::Environment(
-                core::BootstrapError::Missing | core::BootstrapError::Invalid { origin: core::Origin::Variable(_), .. },
+                core::BootstrapError::Missing
+                | core::BootstrapError::Invalid { found_in: core::BootstrapSource::Variable(_), .. },
             )
             | Cause::Value(_) => None,
         }

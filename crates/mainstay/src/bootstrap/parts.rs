@@ -11,9 +11,9 @@ use crate::names::Locality;
 /// An xDS server.
 ///
 /// ```
-/// use mainstay::bootstrap::{CallCreds, ServerConfig, TlsConfig};
+/// use mainstay::bootstrap::{CallCreds, ServerConfig, CertificateFiles};
 ///
-/// let server = ServerConfig::tls("xds.example:443", TlsConfig::default())
+/// let server = ServerConfig::tls("xds.example:443", CertificateFiles::default())
 ///     .with_call_creds(CallCreds::JwtTokenFile("/var/run/token".into()));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,22 +36,30 @@ pub enum ChannelCreds {
     /// Plaintext.
     Insecure,
     /// TLS, or mTLS if the configuration has an identity (gRFC A65).
-    Tls(TlsConfig),
+    Tls(CertificateFiles),
 }
 
-/// The files of a TLS connection to an xDS server. They are read anew for each connection.
+/// The files that say whom to trust and what to present: of a TLS connection to an xDS server (gRFC A65), where they are
+/// read anew for each connection, or of a `file_watcher` certificate provider, where at least one must be set.
 ///
 /// ```
-/// use mainstay::bootstrap::TlsConfig;
+/// use mainstay::bootstrap::{Bootstrap, CertificateFiles, ServerConfig};
 ///
-/// let mtls = TlsConfig::default().with_ca_certificate_file("/tls/ca.pem").with_identity("/tls/cert.pem", "/tls/key.pem");
+/// let files = CertificateFiles::default()
+///     .with_ca_certificate_file("/tls/ca.pem")
+///     .with_identity("/tls/cert.pem", "/tls/key.pem");
+/// let bootstrap = Bootstrap::builder()
+///     .server(ServerConfig::tls("xds.example:443", files.clone()))
+///     .certificate_provider("provider", files)
+///     .build()?;
+/// # Ok::<(), mainstay::bootstrap::BootstrapError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub struct TlsConfig {
-    /// The PEM file of the root certificates; the roots of the system if absent.
+pub struct CertificateFiles {
+    /// The PEM file of the root certificates; for an xDS server the roots of the system if absent.
     pub ca_certificate_file: Option<PathBuf>,
-    /// The certificate of this client; none if absent.
+    /// The certificate of this process; none if absent.
     pub identity: Option<IdentityFiles>,
     /// A SPIFFE trust bundle map, which replaces the roots (gRFC A87).
     pub spiffe_trust_bundle_map_file: Option<PathBuf>,
@@ -151,24 +159,6 @@ pub struct Authority {
     pub fallback_on_reachability_only: bool,
 }
 
-/// The files of a `file_watcher` certificate provider. At least one must be set.
-///
-/// ```
-/// let provider = mainstay::bootstrap::FileWatcherConfig::default().with_ca_certificate_file("/tls/ca.pem");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct FileWatcherConfig {
-    /// The certificate of this process.
-    pub identity: Option<IdentityFiles>,
-    /// The PEM file of the root certificates.
-    pub ca_certificate_file: Option<PathBuf>,
-    /// A SPIFFE trust bundle map, which replaces the roots (gRFC A87).
-    pub spiffe_trust_bundle_map_file: Option<PathBuf>,
-    /// How often the files are read again.
-    pub refresh_interval: Duration,
-}
-
 /// Behaviours that an environment variable can turn off. All are on by default.
 ///
 /// ```
@@ -216,8 +206,8 @@ impl ServerConfig {
         }
     }
 
-    /// Creates a server that is reached over TLS. `TlsConfig::default()` trusts the roots of the system.
-    pub fn tls(server_uri: impl Into<String>, config: TlsConfig) -> Self {
+    /// Creates a server that is reached over TLS. `CertificateFiles::default()` trusts the roots of the system.
+    pub fn tls(server_uri: impl Into<String>, config: CertificateFiles) -> Self {
         Self { channel_creds: ChannelCreds::Tls(config), ..Self::insecure(server_uri) }
     }
 
@@ -261,9 +251,9 @@ impl ServerConfig {
     }
 }
 
-// === impl TlsConfig ===
+// === impl CertificateFiles ===
 
-impl TlsConfig {
+impl CertificateFiles {
     /// Sets the file of the root certificates.
     #[must_use]
     pub fn with_ca_certificate_file(mut self, path: impl Into<PathBuf>) -> Self {
@@ -271,7 +261,7 @@ impl TlsConfig {
         self
     }
 
-    /// Sets the files of the certificate chain and the private key of this client.
+    /// Sets the files of the certificate chain and the private key of this process.
     #[must_use]
     pub fn with_identity(mut self, certificate: impl Into<PathBuf>, private_key: impl Into<PathBuf>) -> Self {
         self.identity = Some(IdentityFiles::new(certificate, private_key));
@@ -292,8 +282,8 @@ impl TlsConfig {
         self
     }
 
-    fn into_core(self) -> core::TlsConfig {
-        core::TlsConfig {
+    pub(super) fn into_core(self) -> core::CertificateFiles {
+        core::CertificateFiles {
             ca_certificate_file: self.ca_certificate_file,
             identity: self.identity.map(IdentityFiles::into_core),
             spiffe_trust_bundle_map_file: self.spiffe_trust_bundle_map_file,
@@ -302,14 +292,14 @@ impl TlsConfig {
     }
 }
 
-impl Default for TlsConfig {
-    /// The roots of the system, no certificate of our own, files read again every 600 s.
+impl Default for CertificateFiles {
+    /// No files: the roots of the system, no certificate of our own. Files are read again every 600 s.
     fn default() -> Self {
         Self {
             ca_certificate_file: None,
             identity: None,
             spiffe_trust_bundle_map_file: None,
-            refresh_interval: core::TlsConfig::default().refresh_interval,
+            refresh_interval: core::CertificateFiles::default().refresh_interval,
         }
     }
 }
@@ -439,59 +429,6 @@ impl Authority {
             client_listener_resource_name_template: self.client_listener_resource_name_template,
             servers: self.servers.into_iter().map(ServerConfig::into_core).collect(),
             fallback_on_reachability_only: self.fallback_on_reachability_only,
-        }
-    }
-}
-
-// === impl FileWatcherConfig ===
-
-impl FileWatcherConfig {
-    /// Sets the file of the root certificates.
-    #[must_use]
-    pub fn with_ca_certificate_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.ca_certificate_file = Some(path.into());
-        self
-    }
-
-    /// Sets the files of the certificate chain and the private key.
-    #[must_use]
-    pub fn with_identity(mut self, certificate: impl Into<PathBuf>, private_key: impl Into<PathBuf>) -> Self {
-        self.identity = Some(IdentityFiles::new(certificate, private_key));
-        self
-    }
-
-    /// Sets the file of the SPIFFE trust bundle map.
-    #[must_use]
-    pub fn with_spiffe_trust_bundle_map_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.spiffe_trust_bundle_map_file = Some(path.into());
-        self
-    }
-
-    /// Sets how often the files are read again.
-    #[must_use]
-    pub fn with_refresh_interval(mut self, interval: Duration) -> Self {
-        self.refresh_interval = interval;
-        self
-    }
-
-    pub(super) fn into_core(self) -> core::FileWatcherConfig {
-        core::FileWatcherConfig {
-            identity: self.identity.map(IdentityFiles::into_core),
-            ca_certificate_file: self.ca_certificate_file,
-            spiffe_trust_bundle_map_file: self.spiffe_trust_bundle_map_file,
-            refresh_interval: self.refresh_interval,
-        }
-    }
-}
-
-impl Default for FileWatcherConfig {
-    /// No files yet, read again every 600 s.
-    fn default() -> Self {
-        Self {
-            identity: None,
-            ca_certificate_file: None,
-            spiffe_trust_bundle_map_file: None,
-            refresh_interval: core::FileWatcherConfig::default().refresh_interval,
         }
     }
 }

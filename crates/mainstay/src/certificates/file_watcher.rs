@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
-use mainstay_xds::bootstrap::FileWatcherConfig;
+use mainstay_xds::bootstrap::CertificateFiles;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::sync::watch;
@@ -22,14 +22,16 @@ use super::{
     names, roots_of,
 };
 use crate::guard;
+use crate::process::{self, Kind, Table};
 
 /// Certificates in files.
 #[derive(Debug)]
 pub(crate) struct FileWatcher(Arc<Shared>);
 
+/// What a watcher and its thread share.
 #[derive(Debug)]
-struct Shared {
-    config: FileWatcherConfig,
+pub(super) struct Shared {
+    config: CertificateFiles,
     current: ArcSwap<Result<Certificates, CertificateError>>,
     changes: watch::Sender<u64>,
     stopped: Mutex<bool>,
@@ -37,7 +39,12 @@ struct Shared {
 }
 
 /// The watchers of the process: equal ones are one (B-41).
-static WATCHERS: Mutex<Vec<Weak<FileWatcher>>> = Mutex::new(Vec::new());
+#[derive(Default)]
+struct Watchers(Vec<Weak<FileWatcher>>);
+
+impl Table for Watchers {
+    const KIND: Kind = Kind::FileWatchers;
+}
 
 /// Which files there are, and in which state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +60,8 @@ struct FileState {
 
 impl FileWatcher {
     /// The watcher of these files, started if there is none.
-    pub(crate) fn of(config: &FileWatcherConfig) -> Arc<Self> {
-        let mut watchers = WATCHERS.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn of(config: &CertificateFiles) -> Arc<Self> {
+        let Watchers(watchers) = &mut *process::table();
         watchers.retain(|watcher| watcher.strong_count() > 0);
         let running = watchers.iter().filter_map(Weak::upgrade).find(|watcher| watcher.0.config == *config);
         running.unwrap_or_else(|| {
@@ -64,7 +71,16 @@ impl FileWatcher {
         })
     }
 
-    fn start(config: FileWatcherConfig) -> Self {
+    fn start(config: CertificateFiles) -> Self {
+        Self::start_with(config, PANIC_PAUSE, Shared::run)
+    }
+
+    /// Starts a watcher that does its work by `run`, and again after a pause if that panics.
+    pub(super) fn start_with(
+        config: CertificateFiles,
+        pause: Duration,
+        run: impl Fn(&Shared, &mut Parts) + Send + 'static,
+    ) -> Self {
         let shared = Arc::new(Shared {
             config,
             current: ArcSwap::from_pointee(Err(CertificateError::Pending)),
@@ -73,7 +89,8 @@ impl FileWatcher {
             stop: Condvar::new(),
         });
         let thread = shared.clone();
-        let started = std::thread::Builder::new().name("certificates".to_owned()).spawn(move || thread.keep_running());
+        let work = move || thread.keep_running(pause, run);
+        let started = std::thread::Builder::new().name("certificates".to_owned()).spawn(work);
         if let Err(error) = started {
             shared.publish(Err(CertificateError::Other(format!("no thread to read files with: {error}"))));
         }
@@ -103,19 +120,20 @@ impl Drop for FileWatcher {
 }
 
 impl Shared {
-    /// A panic over what is in a file must not leave old certificates in use for ever.
-    fn keep_running(&self) {
-        while let Err(panic) = guard::catch(|| self.run()) {
+    /// A panic over what is in a file must not leave old certificates in use for ever. What was read before it is whole,
+    /// and stays.
+    fn keep_running(&self, pause: Duration, run: impl Fn(&Self, &mut Parts)) {
+        let mut parts = Parts::default();
+        while let Err(panic) = guard::catch(|| run(self, &mut parts)) {
             tracing::error!(%panic, "reading certificates panicked, and begins anew");
-            if self.is_stopped_within(PANIC_PAUSE) {
+            if self.is_stopped_within(pause) {
                 return;
             }
         }
     }
 
-    fn run(&self) {
+    pub(super) fn run(&self, parts: &mut Parts) {
         let mut seen = None;
-        let mut parts = Parts::default();
         let mut refresh_at = Instant::now();
         let mut warn_at = Instant::now();
         loop {
@@ -124,7 +142,7 @@ impl Shared {
                 // What is read may be newer than what was seen: then it is read once more, which does no harm.
                 seen = Some(files);
                 refresh_at = Instant::now() + self.config.refresh_interval;
-                if !self.load(&mut parts) {
+                if !self.load(parts) {
                     return;
                 }
             }
@@ -140,7 +158,7 @@ impl Shared {
     /// Reads the files. They may be half replaced at this moment, so what is bad is looked at again before it counts.
     /// What was good before stays, each for itself: a bad list of roots does not keep our own certificate from being
     /// renewed. Whether to go on.
-    fn load(&self, parts: &mut Parts) -> bool {
+    pub(super) fn load(&self, parts: &mut Parts) -> bool {
         let mut errors = parts.read(&self.config);
         for _ in 0..RETRIES {
             let Some(error) = errors.first() else { break };
@@ -193,12 +211,12 @@ impl Shared {
 }
 
 impl Fingerprint {
-    fn of(config: &FileWatcherConfig) -> Self {
+    fn of(config: &CertificateFiles) -> Self {
         Self(files(config).map(|path| path.metadata().ok().map(|metadata| FileState::of(&metadata))).collect())
     }
 }
 
-fn files(config: &FileWatcherConfig) -> impl Iterator<Item = &PathBuf> {
+fn files(config: &CertificateFiles) -> impl Iterator<Item = &PathBuf> {
     let identity = config.identity.iter().flat_map(|files| [&files.certificate_file, &files.private_key_file]);
     identity.chain(&config.ca_certificate_file).chain(&config.spiffe_trust_bundle_map_file)
 }
@@ -218,7 +236,7 @@ impl FileState {
 
 /// What was last read that is good.
 #[derive(Default)]
-struct Parts {
+pub(super) struct Parts {
     identity: Option<Read<Identity>>,
     trust: Option<Read<Trust>>,
 }
@@ -231,7 +249,7 @@ struct Read<T> {
 
 impl Parts {
     /// Reads the files and keeps what is good. What is not.
-    fn read(&mut self, config: &FileWatcherConfig) -> Vec<CertificateError> {
+    fn read(&mut self, config: &CertificateFiles) -> Vec<CertificateError> {
         let identity = config.identity.as_ref().map_or(Ok(()), |files| {
             let (certificate, key) = (files.certificate_file.as_path(), files.private_key_file.as_path());
             let bytes = [read(certificate)?, read(key)?];
@@ -262,7 +280,7 @@ impl Parts {
     }
 
     /// Everything that was asked for, once there is all of it.
-    fn certificates(&self, config: &FileWatcherConfig) -> Option<Certificates> {
+    fn certificates(&self, config: &CertificateFiles) -> Option<Certificates> {
         let wants_trust = config.ca_certificate_file.is_some() || config.spiffe_trust_bundle_map_file.is_some();
         let is_whole = self.identity.is_some() == config.identity.is_some() && self.trust.is_some() == wants_trust;
         is_whole.then(|| Certificates {
@@ -289,7 +307,7 @@ fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
 }
 
 /// The same once, without a watcher: for connections to xDS servers, which are rare.
-pub(crate) fn read_once(config: &FileWatcherConfig) -> Result<Certificates, CertificateError> {
+pub(crate) fn read_once(config: &CertificateFiles) -> Result<Certificates, CertificateError> {
     let mut parts = Parts::default();
     match parts.read(config).pop() {
         Some(error) => Err(error),

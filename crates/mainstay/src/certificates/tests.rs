@@ -1,12 +1,14 @@
 //! Certificates in files, as operators and their tools put them there.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mainstay_xds::bootstrap::{FileWatcherConfig, IdentityFiles};
+use mainstay_xds::bootstrap::{CertificateFiles, IdentityFiles};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use tempfile::TempDir;
 
+use super::file_watcher::{Parts, Shared};
 use super::{CertificateError, CertificateProvider, Certificates, FileWatcher, SpiffeBundleMap, Trust, names_of};
 
 /// B-41: equal configs are one watcher; the last user stops it.
@@ -15,7 +17,7 @@ fn equal_watchers_are_one() {
     let files = Files::new();
     let (a, b) = (FileWatcher::of(&files.config()), FileWatcher::of(&files.config()));
     assert!(std::sync::Arc::ptr_eq(&a, &b));
-    let other = FileWatcherConfig { refresh_interval: Duration::from_secs(1), ..files.config() };
+    let other = CertificateFiles { refresh_interval: Duration::from_secs(1), ..files.config() };
     assert!(!std::sync::Arc::ptr_eq(&a, &FileWatcher::of(&other)));
     let weak = std::sync::Arc::downgrade(&a);
     drop((a, b));
@@ -56,6 +58,31 @@ async fn files_are_replaced_in_place_by_rename_and_by_link() {
     assert_eq!(until(&watcher, |name| name != "four").await, "five", "by another link");
 }
 
+/// A panic of the thread that reads files takes nothing away, and what is new is still noticed.
+#[tokio::test]
+async fn a_reader_that_panics_begins_anew() {
+    let files = Files::new();
+    files.issue("one").write(files.path());
+    let (panics, panicked) = std::sync::mpsc::channel();
+    let runs = AtomicUsize::new(0);
+    let run = move |shared: &Shared, parts: &mut Parts| {
+        if runs.fetch_add(1, Ordering::Relaxed) < 2 {
+            shared.load(parts);
+            panics.send(()).unwrap();
+            panic!("over what is in a file");
+        }
+        shared.run(parts);
+    };
+    let watcher = FileWatcher::start_with(files.config(), Duration::from_millis(1), run);
+    assert_eq!(until(&watcher, |_| true).await, "one");
+    for _ in 0..2 {
+        panicked.recv().unwrap();
+    }
+    assert_eq!(until(&watcher, |_| true).await, "one");
+    files.issue("two").write(files.path());
+    assert_eq!(until(&watcher, |name| name != "one").await, "two");
+}
+
 /// S-26: what cannot be used takes nothing away.
 #[tokio::test]
 async fn what_cannot_be_used_leaves_what_there_was() {
@@ -90,7 +117,7 @@ async fn a_bad_bundle_map_leaves_the_one_before() {
     // The roots are not looked at where there is a map.
     std::fs::remove_file(files.path().join("ca.pem")).unwrap();
     let watcher =
-        FileWatcher::of(&FileWatcherConfig { spiffe_trust_bundle_map_file: Some(path.clone()), ..files.config() });
+        FileWatcher::of(&CertificateFiles { spiffe_trust_bundle_map_file: Some(path.clone()), ..files.config() });
     let knows = |domain: &str| match watcher.certificates() {
         Ok(Certificates { trust: Some(Trust::Spiffe(map)), .. }) => map.roots(domain).is_some(),
         other => panic!("{other:?}"),
@@ -216,8 +243,8 @@ impl Files {
         path
     }
 
-    fn config(&self) -> FileWatcherConfig {
-        FileWatcherConfig {
+    fn config(&self) -> CertificateFiles {
+        CertificateFiles {
             identity: Some(IdentityFiles {
                 certificate_file: self.path().join("cert.pem"),
                 private_key_file: self.path().join("key.pem"),

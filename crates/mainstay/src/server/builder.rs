@@ -15,20 +15,21 @@ use tonic::service::Routes;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::connection::Limits;
 use super::error::ServeError;
 use super::handlers::{Handlers, Wrap};
+use super::limits::Limits;
 use super::plan::{OnState, Plan};
 use super::running::Running;
 use super::security::ServerSecurity;
-use super::state::ServingState;
 use crate::ads::AdsLimits;
 use crate::audit::{AuditLoggerFactory, AuditQueue, Auditor, OwnLoggers};
 use crate::bootstrap::Bootstrap;
 use crate::certificates::CertificateProvider;
 use crate::credentials::ServerCredentials;
-use crate::dns::{ResolveHost, Shielded, system_dns};
+use crate::dns::{ResolveHost, Shielded};
 use crate::http2::{Http2Settings, KeepAlive};
+use crate::process;
+use crate::serving_state::ServingState;
 use crate::telemetry::Telemetry;
 use crate::tls::OwnProviders;
 
@@ -315,7 +316,7 @@ impl ServerBuilder {
             services: self.services,
             limits: self.limits,
             serve: self.serve,
-            dns: self.dns.unwrap_or_else(system_dns),
+            dns: self.dns.unwrap_or_else(|| process::SYSTEM_DNS.clone()),
             client: self.client,
             ads: self.ads,
             telemetry: self.telemetry,

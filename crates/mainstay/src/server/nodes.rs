@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::channelz_node::{CallCounters, new_id};
+use crate::channelz_node::CallCounters;
+use crate::process::new_id;
 use crate::tls::TlsInfo;
 
 /// The port of a server, as channelz shows it, with its connections.

@@ -13,14 +13,16 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::error::ServeError;
+use super::handle::ServerHandle;
 use super::handlers::Handlers;
-use super::listener::{Listener, ListenerTask, Port};
+use super::listener::Listener;
 use super::plan::Plan;
-use super::shared::{ServerHandle, ServerShared};
+use super::port::{ListenerTask, Port};
+use super::shared::ServerShared;
 use super::socket::BoundSocket;
-use super::state::ServingStates;
 use super::supervisor::Supervisor;
 use crate::event::Events;
+use crate::serving_state::ServingStates;
 
 /// A server that runs in the background, from [`ServerBuilder::start`](crate::ServerBuilder::start).
 ///

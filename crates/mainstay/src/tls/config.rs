@@ -1,11 +1,12 @@
 //! What every TLS configuration begins with.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::certificates::CertificateError;
+use crate::process::SYSTEM_ROOTS;
 
 /// Everything but whom to trust and what to present.
 pub(crate) fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, rustls::Error> {
@@ -23,8 +24,7 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
 
 /// The system's roots, looked for once. Reads files: not on a runtime's thread.
 pub(crate) fn system_roots() -> Result<Arc<RootCertStore>, CertificateError> {
-    static FOUND: OnceLock<Arc<RootCertStore>> = OnceLock::new();
-    if let Some(roots) = FOUND.get() {
+    if let Some(roots) = SYSTEM_ROOTS.get() {
         return Ok(roots.clone());
     }
     let found = rustls_native_certs::load_native_certs();
@@ -34,5 +34,5 @@ pub(crate) fn system_roots() -> Result<Arc<RootCertStore>, CertificateError> {
         let causes: Vec<_> = found.errors.iter().map(ToString::to_string).collect();
         return Err(CertificateError::SystemRoots(causes.join("; ")));
     }
-    Ok(FOUND.get_or_init(|| Arc::new(roots)).clone())
+    Ok(SYSTEM_ROOTS.get_or_init(|| Arc::new(roots)).clone())
 }

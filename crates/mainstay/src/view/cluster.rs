@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 use mainstay_xds::deps;
-use mainstay_xds::resource::{cluster, endpoint};
+use mainstay_xds::resource::{cluster, endpoint, tls};
 
+use super::route::HeaderMatchKind;
 use crate::names::Locality;
 
 /// A cluster that RPCs can be sent to.
@@ -20,8 +21,9 @@ pub struct Cluster {
     pub max_requests: u32,
     /// Whether outlier detection is on (gRFC A50).
     pub outlier_detection: bool,
-    /// Whether the cluster asks for TLS to its endpoints (gRFC A29).
-    pub tls: bool,
+    /// How channels with [`Credentials::xds`](crate::Credentials::xds) secure connections to the endpoints; `None` if the
+    /// cluster does not say (gRFC A29).
+    pub tls: Option<TlsContext>,
     /// The endpoints. `None` for an aggregate, and if they are not available: the note says why.
     pub endpoints: Option<Endpoints>,
     /// What is added to the errors of RPCs for this cluster.
@@ -54,6 +56,25 @@ pub enum ClusterKind {
         /// The clusters with endpoints that they come down to, in order of preference.
         leaves: Vec<String>,
     },
+}
+
+/// How connections to the endpoints of a cluster are secured (gRFC A29, A82, A101).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TlsContext {
+    /// The certificate provider instance whose roots vouch for the endpoints; `None` for the roots of the system.
+    pub roots: Option<String>,
+    /// The certificate provider instance of our own certificate, for endpoints that ask for one.
+    pub identity: Option<String>,
+    /// The names that an endpoint may have, in words, such as `"shop.example.com"` or `prefix "spiffe://example.com/"`; any
+    /// if there are none.
+    pub subject_alt_names: Vec<String>,
+    /// The server name to ask for.
+    pub sni: Option<String>,
+    /// Whether the hostname of the endpoint is asked for, if it has one.
+    pub auto_host_sni: bool,
+    /// Whether the endpoint must have the server name that was asked for, in place of `subject_alt_names`.
+    pub auto_sni_san_validation: bool,
 }
 
 /// The endpoints of a cluster.
@@ -133,12 +154,29 @@ impl Cluster {
             lb_policy: resource.lb_policy.to_string(),
             max_requests: resource.max_requests,
             outlier_detection: resource.outlier_detection.is_some(),
-            tls: resource.tls.is_some(),
+            tls: resource.tls.as_deref().map(TlsContext::of),
             endpoints: match &core.children {
                 deps::ClusterChildren::Endpoints(endpoints) => endpoints.as_deref().map(Endpoints::of),
                 deps::ClusterChildren::Aggregate(_) => None,
             },
             note: core.note.to_string(),
+        }
+    }
+}
+
+impl TlsContext {
+    fn of(core: &tls::UpstreamTls) -> Self {
+        let names = core.match_subject_alt_names.iter();
+        Self {
+            roots: match &core.roots {
+                tls::Roots::Instance(instance) => Some(instance.clone()),
+                tls::Roots::System => None,
+            },
+            identity: core.identity_instance.clone(),
+            subject_alt_names: names.map(|matcher| HeaderMatchKind::of_string(matcher).to_string()).collect(),
+            sni: core.sni.clone(),
+            auto_host_sni: core.auto_host_sni,
+            auto_sni_san_validation: core.auto_sni_san_validation,
         }
     }
 }

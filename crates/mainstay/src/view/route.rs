@@ -243,7 +243,7 @@ impl HeaderMatchKind {
         }
     }
 
-    fn of_string(core: &matcher::StringMatcher) -> Self {
+    pub(super) fn of_string(core: &matcher::StringMatcher) -> Self {
         match core {
             matcher::StringMatcher::Exact { value, ignore_case } => {
                 Self::Exact { value: value.clone(), ignore_case: *ignore_case }

@@ -127,6 +127,7 @@ async fn a_rejected_update_shows_the_old_value_and_what_was_wrong_with_the_new()
 #[tokio::test]
 async fn what_is_asked_for_and_what_does_not_exist_is_shown_as_such() {
     let server = control_plane(Snapshot::default()).await;
+    server.faults().hide_absence(true);
     let mut events = server.events();
     let channel = builder("csds-missing", &server).resource_timeout(Duration::from_millis(100)).build().unwrap();
     let mut client = Client::new(channel);

@@ -150,6 +150,7 @@ async fn a_primary_without_the_listener_is_not_left() {
     // C-57: what does not exist on the primary is not looked for elsewhere.
     let [two] = backends(["two"]).await;
     let [primary, fallback] = [control_plane(Snapshot::default()).await, control_plane(service(&[&two])).await];
+    primary.faults().hide_absence(true);
     let channel = builder("missing", &[&primary, &fallback]).resource_timeout(Duration::from_millis(50));
     let status = call(&mut Client::new(channel.build().unwrap())).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
@@ -162,6 +163,27 @@ async fn a_primary_without_the_listener_is_not_left() {
         )
     );
     assert_eq!(fallback.stats().connections, 0);
+}
+
+#[tokio::test]
+async fn what_our_control_plane_does_not_have_is_known_after_one_round_trip() {
+    // TP3, with everybody's timers: others learn it after 15 s.
+    let [two] = backends(["two"]).await;
+    let [primary, fallback] = [control_plane(Snapshot::default()).await, control_plane(service(&[&two])).await];
+    let mut client = start("told", &[&primary, &fallback]);
+    let status = in_time(call(&mut client)).await.unwrap_err();
+    assert_eq!(
+        status.message(),
+        format!(
+            "no usable configuration for xds:///service: Listener \"service\": {} (node \"told\") answered with \
+             NOT_FOUND: there is no such resource",
+            primary.addr()
+        )
+    );
+    assert_eq!((primary.stats().responses, fallback.stats().connections), (1, 0));
+    // It is subscribed all the same: when it appears, it serves.
+    primary.control_plane().set(service(&[&two]));
+    until_answered_by(&mut client, "two").await;
 }
 
 #[tokio::test]

@@ -15,15 +15,15 @@ use crate::common::{Client, backends, call, client, control_plane, service};
 
 #[test]
 fn a_channel_whose_runtime_has_ended_goes_on_on_the_runtime_of_its_next_call() {
-    let world = World::new();
+    let bed = Testbed::new();
     let (first, second) = (runtime(), runtime());
-    let mut client = first.block_on(async { world.called().await });
+    let mut client = first.block_on(async { bed.called().await });
     let mut clone = client.clone();
     first.shutdown_timeout(Duration::from_secs(5));
     second.block_on(async {
         assert_eq!(call(&mut client).await.unwrap(), "one");
         assert_eq!(call(&mut clone).await.unwrap(), "one");
-        assert_eq!(world.one.open_connections(), 1, "both go on with one connection");
+        assert_eq!(bed.one.open_connections(), 1, "both go on with one connection");
     });
     drop(second);
     runtime().block_on(async { assert_eq!(call(&mut clone).await.unwrap(), "one") });
@@ -49,9 +49,9 @@ fn calls_that_wait_while_the_runtime_of_their_channel_ends_go_on_here() {
 
 #[test]
 fn without_any_runtime_a_call_fails_at_once_and_says_why() {
-    let world = World::new();
+    let bed = Testbed::new();
     let first = runtime();
-    let mut client = first.block_on(async { world.called().await });
+    let mut client = first.block_on(async { bed.called().await });
     first.shutdown_timeout(Duration::from_secs(5));
     let call = pin!(client.unary_call(SimpleRequest::default()));
     let Poll::Ready(Err(status)) = call.poll(&mut Context::from_waker(Waker::noop())) else {
@@ -63,9 +63,9 @@ fn without_any_runtime_a_call_fails_at_once_and_says_why() {
 
 #[test]
 fn on_a_runtime_that_ends_itself_a_call_fails_and_does_not_spin() {
-    let world = World::new();
+    let bed = Testbed::new();
     let (first, dead) = (runtime(), runtime());
-    let mut client = first.block_on(async { world.called().await });
+    let mut client = first.block_on(async { bed.called().await });
     first.shutdown_timeout(Duration::from_secs(5));
     let handle = dead.handle().clone();
     dead.shutdown_timeout(Duration::from_secs(5));
@@ -86,13 +86,13 @@ fn on_a_runtime_that_ends_itself_a_call_fails_and_does_not_spin() {
 }
 
 /// What every test needs, on a runtime that lives on.
-struct World {
+struct Testbed {
     runtime: Runtime,
     server: Server,
     one: Backend,
 }
 
-impl World {
+impl Testbed {
     fn new() -> Self {
         let runtime = runtime();
         let (server, one) = runtime.block_on(async {
@@ -110,7 +110,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for Testbed {
     fn drop(&mut self) {
         let stopping = self.one.stop();
         self.runtime.block_on(stopping);

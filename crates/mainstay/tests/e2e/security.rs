@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 use envoy_types::pb::envoy::r#type::matcher::v3::StringMatcher;
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use envoy_types::util::pack_any;
-use mainstay::bootstrap::{Bootstrap, FileWatcherConfig, Node, ServerConfig};
+use mainstay::bootstrap::{Bootstrap, CertificateFiles, Node, ServerConfig};
 use mainstay::certificates::{CertificateError, CertificateProvider, Certificates, Identity, Trust};
 use mainstay::{Channel, ChannelBuilder, Credentials};
 use mainstay_control_plane::{Server, SnapshotBuilder, resources};
@@ -424,8 +424,8 @@ impl Pki {
         Self { ca, files }
     }
 
-    fn file_watcher(&self) -> FileWatcherConfig {
-        FileWatcherConfig::default()
+    fn file_watcher(&self) -> CertificateFiles {
+        CertificateFiles::default()
             .with_identity(self.files.path("cert.pem"), self.files.path("key.pem"))
             .with_ca_certificate_file(self.files.path("ca.pem"))
     }
@@ -434,7 +434,7 @@ impl Pki {
         self.builder_with(server, self.file_watcher())
     }
 
-    fn builder_with(&self, server: &Server, watched: FileWatcherConfig) -> ChannelBuilder {
+    fn builder_with(&self, server: &Server, watched: CertificateFiles) -> ChannelBuilder {
         let bootstrap = Bootstrap::builder()
             .node(Node::new("secure"))
             .server(ServerConfig::insecure(server.addr().to_string()))

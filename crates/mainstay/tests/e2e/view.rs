@@ -5,7 +5,7 @@ use mainstay::view::{
     ServerState,
 };
 use mainstay::{Channel, ResourceType};
-use mainstay_control_plane::{TypeUrl, resources};
+use mainstay_control_plane::{Server, TypeUrl, resources};
 
 use crate::common::{backends, builder, control_plane, service};
 
@@ -24,7 +24,10 @@ async fn each_resource_has_its_state_version_and_source() {
     {
         let from = of(resource_type).value.as_ref().unwrap();
         assert_eq!(of(resource_type).state, ResourceState::Acked);
-        assert_eq!((&*from.version, from.server.clone()), ("1", server.addr().to_string()));
+        assert_eq!(
+            (&*from.version, from.server.clone()),
+            (&*in_force(&server, resource_type), server.addr().to_string())
+        );
         assert!(from.received_at <= view.taken_at);
     }
     assert_eq!((config.route_config.as_deref(), config.routes.len()), (Some("service"), 1));
@@ -54,17 +57,19 @@ async fn every_change_is_told_also_a_rejection_that_changes_nothing() {
 
     server.control_plane().update(|snapshot| snapshot.insert(resources::endpoints("service", [two.addr()])));
     let after = until(&mut configs, |view| view.config != before.config).await;
-    assert_eq!(&*version(&after, ResourceType::Endpoints), "2");
-    assert_eq!(&*version(&after, ResourceType::Cluster), "1");
+    let good = in_force(&server, ResourceType::Endpoints);
+    assert_eq!(version(&after, ResourceType::Endpoints), good);
+    assert_ne!(version(&before, ResourceType::Endpoints), good);
+    assert_eq!(version(&after, ResourceType::Cluster), version(&before, ResourceType::Cluster));
 
     server.control_plane().update(|snapshot| snapshot.insert(resources::endpoints("service", ["no-address:1"])));
     let endpoints = |view: &ConfigView| view.resource(ResourceType::Endpoints, "service").cloned().unwrap();
     let rejected = until(&mut configs, |view| endpoints(view).state == ResourceState::Nacked).await;
-    assert_eq!(&*version(&rejected, ResourceType::Endpoints), "2");
+    assert_eq!(version(&rejected, ResourceType::Endpoints), good);
     let error = endpoints(&rejected).error.unwrap();
     assert_eq!(error.server, Some(server.addr().to_string()));
     let ResourceErrorKind::Rejected { version, faults, .. } = &error.kind else { panic!("{error}") };
-    assert_eq!(version, "3");
+    assert_eq!(*version, in_force(&server, ResourceType::Endpoints));
     assert!(faults[0].path.ends_with("address"), "{faults:?}");
 }
 
@@ -113,6 +118,12 @@ async fn until(configs: &mut Configs, accept: impl Fn(&ConfigView) -> bool) -> C
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(10), accepted).await.expect("a view like that")
+}
+
+/// The version that a control plane serves.
+fn in_force(server: &Server, resource_type: ResourceType) -> String {
+    let type_url = TypeUrl::from(resource_type.type_url());
+    server.control_plane().version(&type_url).expect("a type that is served")
 }
 
 fn version(view: &ConfigView, resource_type: ResourceType) -> String {

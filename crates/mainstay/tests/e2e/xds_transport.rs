@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mainstay::bootstrap::{Bootstrap, CallCreds, Node, ServerConfig, TlsConfig};
+use mainstay::bootstrap::{Bootstrap, CallCreds, CertificateFiles, Node, ServerConfig};
 use mainstay::{Channel, ChannelBuilder, ResolveHost};
 use mainstay_control_plane::{Snapshot, resources};
 use mainstay_testservice::{Backend, Identity, ServerTlsConfig};
@@ -34,7 +34,7 @@ async fn the_control_plane_is_reached_over_tls() {
     files.write("ca.pem", &ca.pem());
     // By address and by name: the certificate has both.
     for host in ["127.0.0.1", "localhost"] {
-        let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
+        let tls = CertificateFiles::default().with_ca_certificate_file(files.path("ca.pem"));
         let server = ServerConfig::tls(format!("{host}:{}", front.address.port()), tls);
         assert_eq!(call(&mut client(server)).await.unwrap(), "one");
     }
@@ -49,7 +49,7 @@ async fn a_client_certificate_is_shown_and_a_new_one_is_used_for_the_next_connec
     files.write("ca.pem", &ca.pem());
     let (first, second) = (clients.issue("first"), clients.issue("second"));
     files.write_identity(&first);
-    let tls = TlsConfig::default()
+    let tls = CertificateFiles::default()
         .with_ca_certificate_file(files.path("ca.pem"))
         .with_identity(files.path("cert.pem"), files.path("key.pem"));
     let mut client = client(ServerConfig::tls(front.address.to_string(), tls));
@@ -70,7 +70,7 @@ async fn a_missing_client_certificate_is_refused_by_the_server() {
     let (files, ca, clients) = (Files::new(), Authority::new(), Authority::new());
     let front = TlsFront::start(server.addr(), ca.server_config(Some(&clients))).await;
     files.write("ca.pem", &ca.pem());
-    let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
+    let tls = CertificateFiles::default().with_ca_certificate_file(files.path("ca.pem"));
     let text = failure(ServerConfig::tls(front.address.to_string(), tls)).await;
     let address = front.address;
     let expected =
@@ -85,7 +85,7 @@ async fn a_server_of_another_authority_is_named_with_the_cause_and_used_once_it_
     let (files, ca, stranger) = (Files::new(), Authority::new(), Authority::new());
     let front = TlsFront::start(server.addr(), ca.server_config(None)).await;
     files.write("ca.pem", &stranger.pem());
-    let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
+    let tls = CertificateFiles::default().with_ca_certificate_file(files.path("ca.pem"));
     let mut client = client(ServerConfig::tls(front.address.to_string(), tls));
     let status = call(&mut client).await.unwrap_err();
     let expected = format!(
@@ -107,8 +107,8 @@ async fn files_that_cannot_be_used_are_named() {
     let files = Files::new();
     files.write("empty.pem", "");
     let (missing, empty) = (files.path("missing.pem"), files.path("empty.pem"));
-    let with_ca = |path: &PathBuf| TlsConfig::default().with_ca_certificate_file(path.clone());
-    let with_bundles = |path: &PathBuf| TlsConfig::default().with_spiffe_trust_bundle_map_file(path.clone());
+    let with_ca = |path: &PathBuf| CertificateFiles::default().with_ca_certificate_file(path.clone());
+    let with_bundles = |path: &PathBuf| CertificateFiles::default().with_spiffe_trust_bundle_map_file(path.clone());
     for (tls, expected) in [
         (with_ca(&missing), format!("{}: No such file", missing.display())),
         (with_ca(&empty), format!("{}: no certificate in it: expected PEM", empty.display())),
@@ -127,7 +127,7 @@ async fn a_control_plane_is_vouched_for_by_its_trust_domain() {
     let server = control_plane(service(&[&one])).await;
     let (files, ca) = (Files::new(), Authority::new());
     files.write("bundles.json", &ca.bundle_map("example.com"));
-    let tls = TlsConfig::default().with_spiffe_trust_bundle_map_file(files.path("bundles.json"));
+    let tls = CertificateFiles::default().with_spiffe_trust_bundle_map_file(files.path("bundles.json"));
     let known = ca.serve_as(ca.issue_to_workload(&["spiffe://example.com/control-plane"]));
     let front = TlsFront::start(server.addr(), known).await;
     assert_eq!(call(&mut client(ServerConfig::tls(front.address.to_string(), tls.clone()))).await.unwrap(), "one");
@@ -160,7 +160,7 @@ async fn a_token_is_shown_to_the_server_and_kept_until_it_expires() {
     // {"exp": 99999999999}
     let token = "e30.eyJleHAiOiA5OTk5OTk5OTk5OX0.c2lnbmVk";
     files.write("token", &format!("{token}\n"));
-    let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
+    let tls = CertificateFiles::default().with_ca_certificate_file(files.path("ca.pem"));
     let mut config = ServerConfig::tls(front.address.to_string(), tls);
     config.call_creds = vec![CallCreds::JwtTokenFile(files.path("token"))];
     let mut client = client(config);
@@ -187,7 +187,7 @@ async fn a_file_without_a_usable_token_is_named_with_the_reason() {
         (Some("e30.eyJleHAiOiAxfQ.c2lnbmVk"), "the token has expired"),
     ] {
         content.into_iter().for_each(|content| files.write("token", content));
-        let tls = TlsConfig::default().with_ca_certificate_file(files.path("ca.pem"));
+        let tls = CertificateFiles::default().with_ca_certificate_file(files.path("ca.pem"));
         let mut config = ServerConfig::tls(front.address.to_string(), tls);
         config.call_creds = vec![CallCreds::JwtTokenFile(files.path("token"))];
         let text = failure(config).await;

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use mainstay_lb::{
-    Connectivity, Context, Counter, Decision, Ending, Host, LoadSink, PushBack, Retry, Rpc, Snapshot, Subchannel,
+    Connectivity, Context, Counter, Decision, Ending, Helper, LoadSink, PushBack, Retry, Rpc, Snapshot, Subchannel,
     SubchannelId, SubchannelSpec, Tree,
 };
 use mainstay_xds::bootstrap::ServerConfig;
@@ -43,7 +43,7 @@ pub(super) fn orca(bytes: &[u8]) {
     let mut channel = Channel::new(streams);
     while let Some((kind, message)) = messages.next() {
         let endpoint = usize::from(kind % 2);
-        let sinks: Vec<LoadSink> = channel.host.sinks.values().cloned().collect();
+        let sinks: Vec<LoadSink> = channel.helper.sinks.values().cloned().collect();
         if let Some(sink) = sinks.get(endpoint) {
             sink.report(message);
         }
@@ -128,7 +128,7 @@ struct Messages<'a>(&'a [u8]);
 /// A channel with two endpoints.
 struct Channel {
     tree: Tree<Handle>,
-    host: Peers,
+    helper: Peers,
     now: Time,
     snapshot: Arc<Snapshot<Handle>>,
 }
@@ -166,17 +166,21 @@ impl<'a> Messages<'a> {
 
 impl Channel {
     fn new(streams: bool) -> Self {
-        let mut channel =
-            Self { tree: Tree::new(), host: Peers::default(), now: Time::ZERO, snapshot: Arc::new(Snapshot::empty()) };
+        let mut channel = Self {
+            tree: Tree::new(),
+            helper: Peers::default(),
+            now: Time::ZERO,
+            snapshot: Arc::new(Snapshot::empty()),
+        };
         channel.with(|tree, cx| tree.update(cx, Ok(Arc::new(config(streams)))));
-        for id in std::mem::take(&mut channel.host.asked) {
+        for id in std::mem::take(&mut channel.helper.asked) {
             channel.with(|tree, cx| tree.handle_connectivity(cx, id, Connectivity::Ready));
         }
         channel
     }
 
     fn with(&mut self, work: impl FnOnce(&mut Tree<Handle>, &mut Context<'_, Peers>)) {
-        work(&mut self.tree, &mut Context { now: self.now, choose: &mut Zero, host: &mut self.host });
+        work(&mut self.tree, &mut Context { now: self.now, choose: &mut Zero, helper: &mut self.helper });
         if let Some(snapshot) = self.tree.poll_snapshot() {
             self.snapshot = snapshot;
         }
@@ -206,7 +210,7 @@ impl Channel {
     }
 }
 
-impl Host for Peers {
+impl Helper for Peers {
     type Subchannel = Handle;
 
     fn create_subchannel(&mut self, _: SubchannelId, spec: &SubchannelSpec) -> Handle {

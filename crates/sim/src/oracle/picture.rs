@@ -9,7 +9,7 @@ use mainstay_xds::resource::listener::HttpConnectionManager;
 use mainstay_xds::resource::{Cluster, ResourceType};
 
 use super::{Known, Rules};
-use crate::resources::{self, MARKS, Place, SICK, Spec};
+use crate::resources::{self, MARKS, PrioritySpec, SICK, Spec};
 
 /// What a configuration says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -289,14 +289,14 @@ impl<'a> Knowledge<'a> {
         };
         let mut found = Vec::new();
         let mut is_awaited = false;
-        for place in priorities {
-            found.push(match place {
-                Place::Here(backends) => vec![(1, addresses_of(backends))],
-                Place::Spread(localities) => {
+        for priority in priorities {
+            found.push(match priority {
+                PrioritySpec::Here(backends) => vec![(1, addresses_of(backends))],
+                PrioritySpec::Spread(localities) => {
                     localities.iter().map(|(weight, backends)| (*weight, addresses_of(backends))).collect()
                 }
-                Place::Collection(_) if !self.rules.guards.endpoint_fallback => vec![(1, Vec::new())], // A95's guard.
-                Place::Collection(name) => {
+                PrioritySpec::Collection(_) if !self.rules.guards.endpoint_fallback => vec![(1, Vec::new())], // A95's guard.
+                PrioritySpec::Collection(name) => {
                     let key =
                         ResourceKey { resource_type: ResourceType::EndpointCollection, name: name.as_str().into() };
                     made.needs.insert(key.clone());

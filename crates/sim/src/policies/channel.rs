@@ -31,7 +31,7 @@ use super::naive::Key;
 use super::shell::{Handle, Shell};
 use crate::choose::Seeded;
 use crate::invariant::{Invariant, Violation};
-use crate::resources::{Lb, Place, Policy, Spec};
+use crate::resources::{Lb, Policy, PrioritySpec, Spec};
 
 /// The channel and the other end of everything.
 struct Channel {
@@ -68,7 +68,7 @@ pub(super) fn run(seed: u64) -> Checked {
     channel.put("secured", &Spec::Eds { service: String::new(), mark: 0, lb });
     channel.secure("secured");
     channel.put("named", &Spec::Dns { host: "named.example".into(), mark: 0 });
-    channel.put("secured", &Spec::Endpoints { priorities: vec![Place::Here(vec![1])], drop: 0 });
+    channel.put("secured", &Spec::Endpoints { priorities: vec![PrioritySpec::Here(vec![1])], drop: 0 });
     channel.settle();
     Invariant::Config.holds(!channel.changed, || "there is a configuration before it is complete".into())?;
     Invariant::Watches.holds(channel.resolving.len() == 1, || format!("{:?} are resolved", channel.resolving))?;
@@ -106,7 +106,7 @@ pub(super) fn run(seed: u64) -> Checked {
     channel.put("shop", &Spec::InlineListener { clusters: vec!["other".into()], mark: 2 });
     let lb = Lb { policy: Policy::Weighted, ..Lb::default() };
     channel.put("other", &Spec::Eds { service: String::new(), mark: 0, lb });
-    channel.put("other", &Spec::Endpoints { priorities: vec![Place::Here(vec![3])], drop: 0 });
+    channel.put("other", &Spec::Endpoints { priorities: vec![PrioritySpec::Here(vec![3])], drop: 0 });
     channel.respond();
     channel.connect_all(true);
     channel.pass(Duration::from_secs(5));
@@ -129,6 +129,17 @@ pub(super) fn run(seed: u64) -> Checked {
     channel.core.release_cluster(now, "secured");
     channel.settle();
     Invariant::Config.holds(!has(&channel), || "a cluster that was released is there".into())?;
+
+    // A cluster that does not get ready: RPCs stay with the one before, for as long as the channel was told to.
+    channel.put("shop", &Spec::InlineListener { clusters: vec!["slow".into()], mark: 3 });
+    channel.put("slow", &Spec::Eds { service: String::new(), mark: 0, lb: Lb::default() });
+    channel.put("slow", &Spec::Endpoints { priorities: vec![PrioritySpec::Here(vec![5])], drop: 0 });
+    channel.respond();
+    channel.expect("/0/m", "10.0.0.3:80")?;
+    channel.pass(Duration::from_millis(4_500));
+    channel.expect("/0/m", if bound { "waits" } else { "10.0.0.3:80" })?;
+    channel.connect_all(true);
+    channel.expect("/0/m", "10.0.0.5:80")?;
     channel.go_round()?;
     channel.end()
 }
@@ -181,14 +192,14 @@ impl Channel {
     }
 
     fn feed(&mut self, input: Input) {
-        let mut cx = Context { now: self.now, choose: &mut self.chance, host: &mut self.shell };
+        let mut cx = Context { now: self.now, choose: &mut self.chance, helper: &mut self.shell };
         self.core.handle(&mut cx, input);
         self.settle();
     }
 
     /// Does what the channel asks for until it asks for nothing more.
     fn settle(&mut self) {
-        let mut cx = Context { now: self.now, choose: &mut self.chance, host: &mut self.shell };
+        let mut cx = Context { now: self.now, choose: &mut self.chance, helper: &mut self.shell };
         self.changed |= self.core.settle(&mut cx);
         while let Some(action) = self.core.poll_action() {
             match action {
@@ -310,7 +321,7 @@ impl Channel {
     }
 
     fn end(mut self) -> Checked {
-        let mut cx = Context { now: self.now, choose: &mut self.chance, host: &mut self.shell };
+        let mut cx = Context { now: self.now, choose: &mut self.chance, helper: &mut self.shell };
         self.core.shut_down(&mut cx);
         self.settle();
         let left = (self.streams.len(), self.load_streams.len(), self.shell.connections.len());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mainstay_lb::{Counter, Host, LoadSink, Observation, Subchannel, SubchannelId, SubchannelSpec};
+use mainstay_lb::{Counter, Helper, LoadSink, Observation, Subchannel, SubchannelId, SubchannelSpec};
 use mainstay_xds::client::{Intern, Parsed};
 use mainstay_xds::resource::{ParseContext, Resource, ResourceType};
 
@@ -69,7 +69,7 @@ impl Shell {
     }
 }
 
-impl Host for Shell {
+impl Helper for Shell {
     type Subchannel = Handle;
 
     fn create_subchannel(&mut self, id: SubchannelId, spec: &SubchannelSpec) -> Handle {

@@ -523,7 +523,7 @@ impl World {
         self.shell.look_away();
         self.tape.drawn.clear();
         let was_warming = self.naive.is_warming();
-        core(&mut self.tree, &mut Context { now: self.now, choose: &mut self.tape, host: &mut self.shell });
+        core(&mut self.tree, &mut Context { now: self.now, choose: &mut self.tape, helper: &mut self.shell });
         if !self.shell.seen.is_empty() {
             self.transcript.push(format!("seen: {:?}", self.shell.seen));
         }

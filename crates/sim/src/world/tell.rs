@@ -1,11 +1,9 @@
 //! What happens, in plain words, for transcripts.
 
 use std::fmt;
-use std::time::Duration;
 
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use mainstay_lb::ChannelCore;
-use mainstay_xds::client::Report;
 use mainstay_xds::resource::ResourceType;
 
 use super::{Event, LinkId, World, path_of};
@@ -76,35 +74,6 @@ pub(crate) fn request(request: &DiscoveryRequest) -> String {
         (None, nonce) => format!("ACK {nonce}"),
     };
     format!("{kind} {answer} version {:?} names {:?}", request.version_info, request.resource_names)
-}
-
-pub(crate) fn report(report: &Report) -> String {
-    match report {
-        Report::Connecting(server) => format!("{} connecting", server.server_uri),
-        Report::Connected(server) => format!("{} connected", server.server_uri),
-        Report::Answered(server) => format!("{} answered", server.server_uri),
-        Report::Alive(server) => format!("{} is alive", server.server_uri),
-        Report::Unreachable(server, cause, pause) => {
-            format!("{} unreachable: {cause}; again {}", server.server_uri, after(*pause))
-        }
-        Report::StreamEnded(server, cause, pause) => {
-            format!("{} stream ended: {cause}; again {}", server.server_uri, after(*pause))
-        }
-        Report::FellBack(authority, server) => format!("{authority}: fell back to {}", server.server_uri),
-        Report::Recovered(authority, server) => format!("{authority}: returned to {}", server.server_uri),
-        Report::TimedOut(server, key) => format!("{key} was not sent by {} in time", server.server_uri),
-        Report::Acked(server, kind, version, received) => {
-            format!("{} accepted: {kind} version {version:?}, {} resources", server.server_uri, received.resources)
-        }
-        Report::Nacked(server, kind, version, _, why) => {
-            format!("{} rejected: {kind} version {version:?}: {why}", server.server_uri)
-        }
-        other => format!("{other:?}").chars().take(160).collect(),
-    }
-}
-
-fn after(pause: Duration) -> String {
-    if pause.is_zero() { "at once".to_owned() } else { format!("in {:.1} s", pause.as_secs_f64()) }
 }
 
 pub(crate) fn config(core: &ChannelCore<Handle>) -> String {

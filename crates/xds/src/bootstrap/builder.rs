@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    AuditLoggerKinds, Authority, Bootstrap, CallCreds, CertificateProviderConfig, ChannelCreds, FileWatcherConfig,
+    AuditLoggerKinds, Authority, Bootstrap, CallCreds, CertificateFiles, CertificateProviderConfig, ChannelCreds,
     Guards, IdentityFiles, Node, ServerConfig,
 };
 use crate::invalid::{Faults, Invalid};
@@ -20,7 +20,7 @@ pub struct BootstrapBuilder {
     pub(super) authorities: BTreeMap<String, AuthorityOptions>,
     pub(super) client_default_listener_resource_name_template: Option<String>,
     pub(super) server_listener_resource_name_template: Option<String>,
-    pub(super) certificate_providers: BTreeMap<String, FileWatcherConfig>,
+    pub(super) certificate_providers: BTreeMap<String, CertificateFiles>,
     guards: Guards,
 }
 
@@ -40,10 +40,10 @@ impl Bootstrap {
     /// Starts a bootstrap in code.
     ///
     /// ```
-    /// use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, Node, ServerConfig, TlsConfig};
+    /// use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, Node, ServerConfig, CertificateFiles};
     ///
     /// let bootstrap = Bootstrap::builder()
-    ///     .server(ServerConfig::tls("xds-primary.example:443", TlsConfig::default()))
+    ///     .server(ServerConfig::tls("xds-primary.example:443", CertificateFiles::default()))
     ///     .server(ServerConfig::insecure("xds-fallback.example:18000"))
     ///     .node(Node { id: "client-1".to_owned(), ..Node::default() })
     ///     .authority("eds.example", AuthorityOptions { fallback_on_reachability_only: true, ..Default::default() })
@@ -91,7 +91,7 @@ impl BootstrapBuilder {
     }
 
     /// Adds a `file_watcher` instance under the name that resources use.
-    pub fn certificate_provider(mut self, instance: impl Into<String>, config: FileWatcherConfig) -> Self {
+    pub fn certificate_provider(mut self, instance: impl Into<String>, config: CertificateFiles) -> Self {
         self.certificate_providers.insert(instance.into(), config);
         self
     }
@@ -197,8 +197,8 @@ pub(super) fn check_authority_template(name: &str, template: &str, faults: &mut 
 }
 
 /// A `file_watcher` without any file would watch nothing (B-39).
-pub(super) fn check_file_watcher(config: &FileWatcherConfig, faults: &mut Faults) {
-    let FileWatcherConfig { identity, ca_certificate_file, spiffe_trust_bundle_map_file, refresh_interval } = config;
+pub(super) fn check_file_watcher(config: &CertificateFiles, faults: &mut Faults) {
+    let CertificateFiles { identity, ca_certificate_file, spiffe_trust_bundle_map_file, refresh_interval } = config;
     if identity.is_none() && ca_certificate_file.is_none() && spiffe_trust_bundle_map_file.is_none() {
         faults.add("names no file: expected certificate_file, ca_certificate_file or spiffe_trust_bundle_map_file");
     }

@@ -14,8 +14,8 @@ use super::builder::{
 };
 use super::json::{array, boolean, duration, is_set, list, non_empty, object, optional, required, string};
 use super::{
-    Bootstrap, CallCreds, ChannelCreds, DEFAULT_REFRESH_INTERVAL, FileWatcherConfig, Guards, IdentityFiles,
-    MetadataValue, Node, NodeLocality, ServerConfig, ServerFeatures, TlsConfig,
+    Bootstrap, CallCreds, CertificateFiles, ChannelCreds, DEFAULT_REFRESH_INTERVAL, Guards, IdentityFiles,
+    MetadataValue, Node, NodeLocality, ServerConfig, ServerFeatures,
 };
 use crate::invalid::{Faults, Invalid};
 
@@ -131,15 +131,9 @@ fn creds_entry<'a>(value: &'a Value, faults: &mut Faults) -> Option<(&'a str, Op
 }
 
 /// Config of `tls` credentials: everything may be absent (B-19). `faults` is at the entry.
-fn tls_config(config: Option<&Map<String, Value>>, faults: &mut Faults) -> Option<TlsConfig> {
-    let Some(config) = config else { return Some(TlsConfig::default()) };
-    let files = faults.field("config", |f| certificate_files(config, f))?;
-    Some(TlsConfig {
-        ca_certificate_file: files.ca_certificate_file,
-        identity: files.identity,
-        spiffe_trust_bundle_map_file: files.spiffe_trust_bundle_map_file,
-        refresh_interval: files.refresh_interval,
-    })
+fn tls_config(config: Option<&Map<String, Value>>, faults: &mut Faults) -> Option<CertificateFiles> {
+    let Some(config) = config else { return Some(CertificateFiles::default()) };
+    faults.field("config", |f| certificate_files(config, f))
 }
 
 /// The known features. Entries may be of any JSON type, and unknown ones mean nothing to us (B-16).
@@ -228,7 +222,7 @@ fn template(value: &Value, faults: &mut Faults) -> Option<String> {
 // === Certificate providers ===
 
 /// The instances of `file_watcher`. Those of unknown plugins are left out (B-38).
-fn certificate_providers(value: &Value, faults: &mut Faults) -> Option<BTreeMap<String, FileWatcherConfig>> {
+fn certificate_providers(value: &Value, faults: &mut Faults) -> Option<BTreeMap<String, CertificateFiles>> {
     map(value, faults, |_, v, f| {
         let provider = object(v, f)?;
         let plugin_name = required(provider, "plugin_name", f, non_empty);
@@ -239,7 +233,7 @@ fn certificate_providers(value: &Value, faults: &mut Faults) -> Option<BTreeMap<
         f.field("config", |f| {
             let before = f.count();
             let files =
-                config.map_or_else(|| Some(FileWatcherConfig::default()), |config| certificate_files(config, f))?;
+                config.map_or_else(|| Some(CertificateFiles::default()), |config| certificate_files(config, f))?;
             if f.count() == before {
                 check_file_watcher(&files, f);
             }
@@ -249,9 +243,9 @@ fn certificate_providers(value: &Value, faults: &mut Faults) -> Option<BTreeMap<
 }
 
 /// The files that `tls` credentials and `file_watcher` have in common; `faults` is at their config.
-fn certificate_files(config: &Map<String, Value>, faults: &mut Faults) -> Option<FileWatcherConfig> {
+fn certificate_files(config: &Map<String, Value>, faults: &mut Faults) -> Option<CertificateFiles> {
     let before = faults.count();
-    let files = FileWatcherConfig {
+    let files = CertificateFiles {
         identity: identity(config, faults),
         ca_certificate_file: optional(config, "ca_certificate_file", faults, path),
         // The first name is A87's and stands; the second is C-core's (B-40).

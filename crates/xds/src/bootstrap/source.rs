@@ -27,10 +27,10 @@ pub enum BootstrapError {
         cause: String,
     },
     /// The text is there and cannot be used (B-46).
-    #[error("the xDS bootstrap in {origin} is invalid; correct it there: {invalid}")]
+    #[error("the xDS bootstrap in {found_in} is invalid; correct it there: {invalid}")]
     Invalid {
         /// Where the text is.
-        origin: Origin,
+        found_in: BootstrapSource,
         /// Everything that is wrong with it.
         invalid: Invalid,
     },
@@ -38,7 +38,7 @@ pub enum BootstrapError {
 
 /// Where the text of a bootstrap is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Origin {
+pub enum BootstrapSource {
     /// In a file.
     File(PathBuf),
     /// In an environment variable of this name.
@@ -67,22 +67,22 @@ impl Bootstrap {
         read_file: impl FnOnce(&Path) -> Result<String, E>,
     ) -> Result<Self, BootstrapError> {
         let set = |name| var(name).filter(|value| !value.is_empty());
-        let (origin, json) = if let Some(path) = set(FILE_VARIABLE) {
+        let (found_in, json) = if let Some(path) = set(FILE_VARIABLE) {
             let path = PathBuf::from(path);
             match read_file(&path) {
-                Ok(json) => (Origin::File(path), json),
+                Ok(json) => (BootstrapSource::File(path), json),
                 Err(cause) => return Err(BootstrapError::Unreadable { path, cause: cause.to_string() }),
             }
         } else if let Some(json) = set(TEXT_VARIABLE) {
-            (Origin::Variable(TEXT_VARIABLE), json)
+            (BootstrapSource::Variable(TEXT_VARIABLE), json)
         } else {
             return Err(BootstrapError::Missing);
         };
-        Self::parse(&json, Guards::from_vars(var)).map_err(|invalid| BootstrapError::Invalid { origin, invalid })
+        Self::parse(&json, Guards::from_vars(var)).map_err(|invalid| BootstrapError::Invalid { found_in, invalid })
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for BootstrapSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "file {path:?}"),
@@ -100,7 +100,7 @@ const TEXT_VARIABLE: &str = "GRPC_XDS_BOOTSTRAP_CONFIG";
 #[cfg(test)]
 mod tests {
     use super::super::tests::{minimal, two_servers};
-    use super::{Bootstrap, BootstrapError, Origin, Path, PathBuf};
+    use super::{Bootstrap, BootstrapError, BootstrapSource, Path, PathBuf};
 
     #[test]
     fn the_file_wins_over_the_text() {
@@ -151,7 +151,9 @@ mod tests {
         assert!(unreadable.to_string().contains("\"/b.json\", which GRPC_XDS_BOOTSTRAP names: no such file;"));
 
         let invalid = from_vars(&vars, |_| Ok("{}".to_owned())).unwrap_err();
-        assert!(matches!(&invalid, BootstrapError::Invalid { origin: Origin::File(found), .. } if *found == path));
+        assert!(
+            matches!(&invalid, BootstrapError::Invalid { found_in: BootstrapSource::File(found), .. } if *found == path)
+        );
         assert_eq!(
             invalid.to_string(),
             "the xDS bootstrap in file \"/b.json\" is invalid; correct it there: xds_servers: must be set"

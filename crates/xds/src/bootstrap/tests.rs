@@ -10,9 +10,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    AuthorityOptions, Bootstrap, BootstrapBuilder, CallCreds, CertificateProviderConfig, ChannelCreds,
-    FileWatcherConfig, Guards, IdentityFiles, MetadataValue, Node, NodeLocality, ServerConfig, ServerFeatures,
-    ServerUri, TlsConfig,
+    AuthorityOptions, Bootstrap, BootstrapBuilder, CallCreds, CertificateFiles, CertificateProviderConfig,
+    ChannelCreds, Guards, IdentityFiles, MetadataValue, Node, NodeLocality, ServerConfig, ServerFeatures, ServerUri,
 };
 use crate::invalid::Invalid;
 use crate::name::AuthorityKey;
@@ -27,7 +26,7 @@ fn the_complete_example_is_understood() {
         features: ServerFeatures { trusted_xds_server: true, ..Default::default() },
         ..ServerConfig::tls(
             "xds-primary.example:443",
-            TlsConfig { ca_certificate_file: Some("/c/ca.pem".into()), ..Default::default() },
+            CertificateFiles { ca_certificate_file: Some("/c/ca.pem".into()), ..Default::default() },
         )
     };
     let expected = Bootstrap::builder()
@@ -49,7 +48,7 @@ fn the_complete_example_is_understood() {
         )
         .certificate_provider(
             "default",
-            FileWatcherConfig {
+            CertificateFiles {
                 identity: Some(identity("/c/cert.pem", "/c/key.pem")),
                 ca_certificate_file: Some("/c/ca.pem".into()),
                 refresh_interval: Duration::from_secs(60),
@@ -282,7 +281,7 @@ fn the_first_supported_channel_credentials_are_used() {
     // B-12
     for (creds, chosen) in [
         (json!([{"type": "insecure"}, {"type": "tls"}]), ChannelCreds::Insecure),
-        (json!([{"type": "tls"}, {"type": "insecure"}]), ChannelCreds::Tls(TlsConfig::default())),
+        (json!([{"type": "tls"}, {"type": "insecure"}]), ChannelCreds::Tls(CertificateFiles::default())),
         (
             json!([{"type": "google_default"}, {"type": "new", "config": {}}, {"type": "insecure"}]),
             ChannelCreds::Insecure,
@@ -332,7 +331,7 @@ fn every_supported_entry_is_checked_even_behind_the_chosen_one() {
 #[test]
 fn tls_credentials_may_have_no_fields_or_all() {
     // B-19, B-14
-    let tls = |config: Value| -> Result<TlsConfig, Invalid> {
+    let tls = |config: Value| -> Result<CertificateFiles, Invalid> {
         let creds = json!([{"type": "tls", "config": config}]);
         match parse(&server(json!({"server_uri": "a", "channel_creds": creds})))?.servers[0].channel_creds.clone() {
             ChannelCreds::Tls(config) => Ok(config),
@@ -348,7 +347,7 @@ fn tls_credentials_may_have_no_fields_or_all() {
         "spiffe_trust_bundle_map_file": "/s", "refresh_interval": "1.5s"});
     assert_eq!(
         tls(all).unwrap(),
-        TlsConfig {
+        CertificateFiles {
             ca_certificate_file: Some("/ca".into()),
             identity: Some(identity("/c", "/k")),
             spiffe_trust_bundle_map_file: Some("/s".into()),
@@ -549,7 +548,7 @@ fn file_watchers_are_read_and_unknown_plugins_left_out() {
         "other": {"plugin_name": "new", "config": {"certificate_file": 1}},
     })))
     .unwrap();
-    let expected = FileWatcherConfig { ca_certificate_file: Some("/ca".into()), ..Default::default() };
+    let expected = CertificateFiles { ca_certificate_file: Some("/ca".into()), ..Default::default() };
     assert_eq!(expected.refresh_interval, Duration::from_secs(600)); // B-39
     assert_eq!(
         bootstrap.certificate_providers,
@@ -638,7 +637,7 @@ fn durations_are_decimal_seconds() {
 #[test]
 fn a_bootstrap_made_in_code_passes_the_same_checks() {
     // B-46
-    let bad_tls = TlsConfig {
+    let bad_tls = CertificateFiles {
         ca_certificate_file: Some(PathBuf::new()),
         identity: Some(identity("", "/k")),
         refresh_interval: Duration::ZERO,
@@ -656,7 +655,7 @@ fn a_bootstrap_made_in_code_passes_the_same_checks() {
         .authority("a", bad_authority)
         .client_default_listener_resource_name_template("")
         .server_listener_resource_name_template("")
-        .certificate_provider("p", FileWatcherConfig::default())
+        .certificate_provider("p", CertificateFiles::default())
         .build()
         .unwrap_err();
     let faults: Vec<_> = invalid.faults().iter().map(|fault| (&*fault.path, &*fault.message)).collect();
@@ -868,7 +867,7 @@ fn complete() -> Value {
 }
 
 /// The files of the instance "p".
-fn watched(bootstrap: &Bootstrap) -> &FileWatcherConfig {
+fn watched(bootstrap: &Bootstrap) -> &CertificateFiles {
     match &bootstrap.certificate_providers["p"] {
         CertificateProviderConfig::FileWatcher(config) => config,
         CertificateProviderConfig::Application => panic!("of the application"),

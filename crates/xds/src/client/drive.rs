@@ -352,10 +352,15 @@ fn node(bootstrap: &Bootstrap, settings: &ClientSettings) -> Node {
     if bootstrap.guards.endpoint_fallback {
         features.push(SUPPORTS_LB_ENDPOINT_COLLECTION);
     }
+    if bootstrap.guards.data_error_handling {
+        features.push(READS_RESOURCE_ERRORS);
+    }
     bootstrap.node.to_proto(&settings.user_agent_name, &settings.user_agent_version, &features)
 }
 
 /// Client features told to ADS servers (P-67).
 const DOES_NOT_SUPPORT_OVERPROVISIONING: &str = "envoy.lb.does_not_support_overprovisioning";
 const RESOURCE_IN_SOTW: &str = "xds.config.resource-in-sotw";
+/// Ours: a control plane that knows it says at once what it does not have (TP3). There is no feature for it that all know.
+const READS_RESOURCE_ERRORS: &str = "mainstay.reads-resource-errors";
 const SUPPORTS_LB_ENDPOINT_COLLECTION: &str = "xds.endpoint.supports_lb_endpoint_collection";

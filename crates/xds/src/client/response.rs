@@ -366,12 +366,12 @@ impl Reading {
         resource_type: ResourceType,
         name: Option<Arc<str>>,
         outcome: Outcome,
-        place: impl FnOnce() -> String,
+        label: impl FnOnce() -> String,
     ) {
         let Some(name) = name else {
             self.nameless += 1;
             if let Outcome::Invalid(invalid) = outcome {
-                self.fault(|| format!("{}: {invalid}", place()));
+                self.fault(|| format!("{}: {invalid}", label()));
             }
             return;
         };

@@ -39,7 +39,7 @@ pub(super) use lists::steps_taken;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Graph {
     nodes: BTreeMap<Arc<str>, Box<Node>>,
-    /// Where the ways of each origin begin.
+    /// Where the ways of each set of roots begin.
     roots: [BTreeSet<Arc<str>>; 3],
     /// Clusters that the routes in force name.
     in_force: BTreeSet<Arc<str>>,
@@ -72,9 +72,9 @@ pub(super) struct Graph {
     changed: BTreeSet<Arc<str>>,
 }
 
-/// Why a cluster is in the graph.
+/// Who needs a cluster. Each has roots of its own in the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum RootSet {
     /// The newest routes need it.
     Newest,
     /// The configuration in force needs it.
@@ -102,7 +102,7 @@ pub(super) struct Context<'a> {
 struct Node {
     /// Key of its watch.
     canonical: Arc<str>,
-    /// The shortest way from a root of each origin, itself counted; `None`: not reached.
+    /// The shortest way from a root of each set, itself counted; `None`: not reached.
     depths: [Option<u8>; 3],
     /// Whether the configuration in force has it, when last looked at: it, a subscription or a complete aggregate names it.
     visible: bool,
@@ -167,26 +167,26 @@ impl Graph {
         }
     }
 
-    /// Puts `roots` in the place of all earlier roots of the origin.
+    /// Puts `roots` in the place of all earlier roots of the set.
     pub(super) fn set_roots(
         &mut self,
         cx: &Context<'_>,
-        origin: Origin,
+        set: RootSet,
         roots: BTreeSet<Arc<str>>,
         out: &mut VecDeque<Action>,
     ) {
-        let old = std::mem::replace(&mut self.roots[origin as usize], roots);
-        let added: Vec<_> = self.roots[origin as usize].difference(&old).cloned().collect();
-        self.shrunk |= old.len() + added.len() > self.roots[origin as usize].len();
+        let old = std::mem::replace(&mut self.roots[set as usize], roots);
+        let added: Vec<_> = self.roots[set as usize].difference(&old).cloned().collect();
+        self.shrunk |= old.len() + added.len() > self.roots[set as usize].len();
         // A root is visible, also one that was known below an aggregate that waits.
-        self.view_stale |= origin != Origin::Newest && !added.is_empty();
-        if old != self.roots[origin as usize] {
+        self.view_stale |= set != RootSet::Newest && !added.is_empty();
+        if old != self.roots[set as usize] {
             // What waited to be replaced may have nothing to wait for.
             let waiting = self.nodes.iter().filter(|(_, node)| !node.settled);
             self.unbuilt.extend(waiting.map(|(name, _)| name.clone()));
         }
         for root in added {
-            self.reach(cx, origin, root, 1, out);
+            self.reach(cx, set, root, 1, out);
         }
     }
 
@@ -273,6 +273,22 @@ impl Graph {
         self.settle(cx, out);
     }
 
+    /// Other results of these clusters are in force now, or of all of them. What trouble means to a cluster depends on
+    /// that: those that wait or have trouble are looked at again. Says whether there are any.
+    pub(super) fn reconsider(&mut self, names: Option<&[Arc<str>]>) -> bool {
+        let mut found = Vec::new();
+        match names {
+            Some(names) => found.extend(names.iter().filter_map(|name| self.nodes.get_key_value(name))),
+            None => found.extend(&self.nodes),
+        }
+        found.retain(|(_, node)| node.troubled || !node.settled);
+        for (name, _) in &found {
+            self.unbuilt.insert(Arc::clone(name));
+            self.lists.make_again(name);
+        }
+        !found.is_empty()
+    }
+
     /// Ends the watches and lookups that nobody needs.
     pub(super) fn sweep(&mut self, out: &mut VecDeque<Action>) {
         self.clusters.sweep(out);
@@ -300,7 +316,7 @@ impl Graph {
 
     /// Enters `name` and what is below it into the graph, unless a way at least as short is known. Below
     /// [`MAX_DEPTH`] nothing is entered, so that a chain without an end is not followed (L-20).
-    fn reach(&mut self, cx: &Context<'_>, origin: Origin, name: Arc<str>, depth: u8, out: &mut VecDeque<Action>) {
+    fn reach(&mut self, cx: &Context<'_>, set: RootSet, name: Arc<str>, depth: u8, out: &mut VecDeque<Action>) {
         let mut work = VecDeque::from([(name, depth)]);
         while let Some((name, depth)) = work.pop_front() {
             if depth > MAX_DEPTH {
@@ -313,15 +329,15 @@ impl Graph {
                 self.lists.touch(&name);
                 Box::new(Node::new(watch.canonical))
             });
-            let known = &mut node.depths[origin as usize];
+            let known = &mut node.depths[set as usize];
             if known.is_some_and(|known| known <= depth) {
                 continue;
             }
             if known.replace(depth).is_none() {
-                if origin != Origin::Subscriptions {
+                if set != RootSet::Subscriptions {
                     self.unbuilt.insert(name); // Its sources count.
                 }
-                self.view_stale |= origin != Origin::Newest;
+                self.view_stale |= set != RootSet::Newest;
             }
             work.extend(node.shape.children().iter().map(|child| (child.clone(), depth + 1)));
         }
@@ -337,8 +353,8 @@ impl Graph {
         for node in self.nodes.values_mut() {
             before.push(std::mem::take(&mut node.depths).map(|depth| depth.is_some()));
         }
-        for origin in [Origin::Newest, Origin::InForce, Origin::Subscriptions] {
-            self.measure(origin);
+        for set in [RootSet::Newest, RootSet::InForce, RootSet::Subscriptions] {
+            self.measure(set);
         }
         let mut unreachable = Vec::new();
         for ((name, node), before) in self.nodes.iter().zip(before) {
@@ -372,7 +388,7 @@ impl Graph {
         }
         let before: BTreeSet<_> = self.nodes.iter().filter(|(_, node)| node.visible).map(|(n, _)| n.clone()).collect();
         self.nodes.values_mut().for_each(|node| node.visible = false);
-        let roots = [Origin::InForce, Origin::Subscriptions].map(|origin| self.roots[origin as usize].iter().cloned());
+        let roots = [RootSet::InForce, RootSet::Subscriptions].map(|set| self.roots[set as usize].iter().cloned());
         let mut work: Vec<_> = roots.into_iter().flatten().collect();
         while let Some(name) = work.pop() {
             let Some(node) = self.nodes.get_mut(&name) else { continue };
@@ -390,12 +406,12 @@ impl Graph {
         self.changed.extend(turned.map(|(name, _)| name.clone()));
     }
 
-    /// Finds the shortest ways from all roots of an origin. Nothing new is found: ways only became longer.
-    fn measure(&mut self, origin: Origin) {
-        let mut work: VecDeque<_> = self.roots[origin as usize].iter().map(|root| (root.clone(), 1)).collect();
+    /// Finds the shortest ways from all roots of a set. Nothing new is found: ways only became longer.
+    fn measure(&mut self, set: RootSet) {
+        let mut work: VecDeque<_> = self.roots[set as usize].iter().map(|root| (root.clone(), 1)).collect();
         while let Some((name, depth)) = work.pop_front() {
             let Some(node) = self.nodes.get_mut(&name) else { continue };
-            let known = &mut node.depths[origin as usize];
+            let known = &mut node.depths[set as usize];
             if depth <= MAX_DEPTH && known.is_none() {
                 *known = Some(depth);
                 work.extend(node.shape.children().iter().map(|child| (child.clone(), depth + 1)));
@@ -433,10 +449,10 @@ impl Graph {
         }
         self.lists.set_children(name, old.shape.children(), new.shape.children());
         self.shrunk |= !old.shape.children().is_empty();
-        for origin in [Origin::Newest, Origin::InForce, Origin::Subscriptions] {
-            let Some(depth) = new.depths[origin as usize] else { continue };
+        for set in [RootSet::Newest, RootSet::InForce, RootSet::Subscriptions] {
+            let Some(depth) = new.depths[set as usize] else { continue };
             for child in new.shape.children() {
-                self.reach(cx, origin, child.clone(), depth + 1, out);
+                self.reach(cx, set, child.clone(), depth + 1, out);
             }
         }
     }
@@ -517,8 +533,8 @@ impl Node {
         }
     }
 
-    fn is_reached(&self, origin: Origin) -> bool {
-        self.depths[origin as usize].is_some()
+    fn is_reached(&self, set: RootSet) -> bool {
+        self.depths[set as usize].is_some()
     }
 
     fn needs(&self) -> Needs<'_> {

@@ -1,5 +1,5 @@
 //! Tests of the dependency manager. They talk to it in a small language: calls say what the control
-//! plane or DNS does, and [`World::take`] tells what the manager did about it, as text.
+//! plane or DNS does, and [`Testbed::take`] tells what the manager did about it, as text.
 //!
 //! | text | meaning |
 //! |---|---|
@@ -52,9 +52,9 @@ const CDS: ResourceType = ResourceType::Cluster;
 const EDS: ResourceType = ResourceType::Endpoints;
 const LEDS: ResourceType = ResourceType::EndpointCollection;
 
-/// A manager for Listener `l`, and the world around it.
+/// A manager for Listener `l`, and what is around it.
 #[derive(Clone)]
-struct World {
+struct Testbed {
     manager: DependencyManager,
     now: Time,
     /// Where updates come from.
@@ -63,18 +63,18 @@ struct World {
     asked: BTreeSet<DnsName>,
     log: Vec<String>,
     config: Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
-    /// Whether calls wait for [`World::settle`] instead of polling at once.
+    /// Whether calls wait for [`Testbed::settle`] instead of polling at once.
     batching: bool,
 }
 
-impl World {
-    /// A world in which nothing has come yet.
+impl Testbed {
+    /// A testbed in which nothing has come yet.
     fn new() -> Self {
         Self::with(DepsSettings::default())
     }
 
     fn with(settings: DepsSettings) -> Self {
-        let mut world = Self {
+        let mut bed = Self {
             manager: DependencyManager::new("l".into(), "svc".into(), "node-1".into(), settings),
             now: Time::ZERO,
             server: server("A"),
@@ -84,29 +84,29 @@ impl World {
             config: None,
             batching: false,
         };
-        world.settle();
-        assert_eq!(world.take(), "+LDS l");
-        world
+        bed.settle();
+        assert_eq!(bed.take(), "+LDS l");
+        bed
     }
 
-    /// A world with an inline route to each of `clusters`; nothing else has come yet.
+    /// A testbed with an inline route to each of `clusters`; nothing else has come yet.
     fn routed(clusters: &[&str]) -> Self {
-        let mut world = Self::new();
-        world.inline(clusters);
-        world.log.clear();
-        world
+        let mut bed = Self::new();
+        bed.inline(clusters);
+        bed.log.clear();
+        bed
     }
 
-    /// A world with an inline route to each of `clusters`, which are EDS clusters with endpoint 1.
+    /// A testbed with an inline route to each of `clusters`, which are EDS clusters with endpoint 1.
     fn serving(clusters: &[&str]) -> Self {
-        let mut world = Self::routed(clusters);
+        let mut bed = Self::routed(clusters);
         for cluster in clusters {
-            world.eds(cluster);
-            world.endpoints(cluster, &[1]);
+            bed.eds(cluster);
+            bed.endpoints(cluster, &[1]);
         }
-        assert!(matches!(world.config, Some(Ok(_))));
-        world.log.clear();
-        world
+        assert!(matches!(bed.config, Some(Ok(_))));
+        bed.log.clear();
+        bed
     }
 
     // --- What the control plane does ---

@@ -97,31 +97,31 @@ impl Metrics {
 
     /// Adds a value that stands for `count` RPCs. Beyond a bound new names are left out: they come from outside.
     pub(super) fn add(&self, name: &str, count: u64, value: f64) {
-        let mut place = &self.first;
+        let mut cursor = &self.first;
         for _ in 0..MAX_METRICS {
             let new = || Box::new(Total { name: name.to_owned(), ..Total::default() });
-            let total = place.get_or_init(new);
+            let total = cursor.get_or_init(new);
             if total.name == name {
                 total.count.fetch_add(count, Ordering::Relaxed);
                 let add = |bits| Some((f64::from_bits(bits) + value).to_bits());
                 let _ = total.sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
                 return;
             }
-            place = &total.next;
+            cursor = &total.next;
         }
     }
 
     /// What was added since the last call, by name.
     pub(super) fn take(&self) -> Vec<Metric> {
         let mut metrics = Vec::new();
-        let mut place = self.first.get();
-        while let Some(total) = place {
+        let mut cursor = self.first.get();
+        while let Some(total) = cursor {
             let count = total.count.swap(0, Ordering::Relaxed);
             let sum = total.sum.swap(0, Ordering::Relaxed);
             if count > 0 || sum != 0 {
                 metrics.push(Metric { name: total.name.clone(), count, sum });
             }
-            place = total.next.get();
+            cursor = total.next.get();
         }
         metrics.sort_by(|a, b| a.name.cmp(&b.name));
         metrics

@@ -11,62 +11,62 @@ use crate::resource::endpoint::Locality;
 
 #[test]
 fn the_node_comes_first_and_nothing_more_before_an_answer() {
-    let mut world = World::new();
-    let load = world.cluster("c");
-    assert_eq!(world.log(), "open 0 a", "C-70: as soon as something is counted");
-    world.event(Event::Opened(StreamId(0)));
-    let Some(Action::Send(_, message)) = world.client.poll_action() else { panic!("the first request") };
+    let mut bed = Testbed::new();
+    let load = bed.cluster("c");
+    assert_eq!(bed.log(), "open 0 a", "C-70: as soon as something is counted");
+    bed.event(Event::Opened(StreamId(0)));
+    let Some(Action::Send(_, message)) = bed.client.poll_action() else { panic!("the first request") };
     let request = LoadStatsRequest::decode(&*message).unwrap();
     let node = request.node.unwrap();
     assert_eq!((node.id.as_str(), request.cluster_stats.len()), ("n", 0), "C-71");
     assert_eq!(node.client_features, FEATURES, "P-67");
     load.begin(address(1)).end(true, None);
-    world.advance(100);
-    assert_eq!(world.log(), "", "C-71");
+    bed.advance(100);
+    assert_eq!(bed.log(), "", "C-71");
 }
 
 #[test]
 fn each_interval_tells_what_was_counted_in_it() {
-    let mut world = World::answered(10, &["*"]);
-    let load = world.cluster("c");
+    let mut bed = Testbed::answered(10, &["*"]);
+    let load = bed.cluster("c");
     let (first, second, third) = (load.begin(address(1)), load.begin(address(1)), load.begin(address(2)));
     first.end(true, None);
     drop(second);
-    world.advance(10);
+    bed.advance(10);
     assert_eq!(
-        world.log(),
+        bed.log(),
         "report 0: c/e 10s [x: issued 2 ok 1 failed 1 now 0] [y: issued 1 ok 0 failed 0 now 1]",
         "C-74, C-77: dropped without a word is a failure"
     );
     third.end(true, None);
-    world.advance(10);
-    assert_eq!(world.log(), "report 0: c/e 10s [y: issued 0 ok 1 failed 0 now 0]", "in progress is a gauge");
+    bed.advance(10);
+    assert_eq!(bed.log(), "report 0: c/e 10s [y: issued 0 ok 1 failed 0 now 0]", "in progress is a gauge");
 }
 
 #[test]
 fn drops_are_told_by_category_and_the_circuit_breakers_only_in_the_total() {
-    let mut world = World::answered(1, &["*"]);
-    let load = world.cluster("c");
+    let mut bed = Testbed::answered(1, &["*"]);
+    let load = bed.cluster("c");
     for category in [0, 1, 1, 7] {
         load.count_drop(category);
     }
     load.count_circuit_drop();
-    world.advance(1);
-    assert_eq!(world.log(), "report 0: c/e 1s dropped 4 (lb 1, throttle 2)", "C-77, L-85");
+    bed.advance(1);
+    assert_eq!(bed.log(), "report 0: c/e 1s dropped 4 (lb 1, throttle 2)", "C-77, L-85");
 }
 
 #[test]
 fn nothing_is_told_twice_of_nothing() {
-    let mut world = World::answered(1, &["*"]);
-    let load = world.cluster("c");
-    world.advance(1);
-    assert_eq!(world.log(), "report 0: c/e 1s", "C-74: once");
-    world.advance(5);
-    assert_eq!(world.log(), "", "C-74");
+    let mut bed = Testbed::answered(1, &["*"]);
+    let load = bed.cluster("c");
+    bed.advance(1);
+    assert_eq!(bed.log(), "report 0: c/e 1s", "C-74: once");
+    bed.advance(5);
+    assert_eq!(bed.log(), "", "C-74");
     let running = load.begin(address(1));
-    world.advance(2);
+    bed.advance(2);
     assert_eq!(
-        world.log(),
+        bed.log(),
         "report 0: c/e 1s [x: issued 1 ok 0 failed 0 now 1], report 0: c/e 1s [x: issued 0 ok 0 failed 0 now 1]",
         "an RPC in progress is something"
     );
@@ -75,17 +75,17 @@ fn nothing_is_told_twice_of_nothing() {
 
 #[test]
 fn only_wanted_clusters_are_told_and_the_others_forget() {
-    let mut world = World::answered(1, &["c"]);
-    let (c, d) = (world.cluster("c"), world.cluster("d"));
+    let mut bed = Testbed::answered(1, &["c"]);
+    let (c, d) = (bed.cluster("c"), bed.cluster("d"));
     c.begin(address(1)).end(true, None);
     d.begin(address(1)).end(true, None);
-    world.advance(1);
-    assert_eq!(world.log(), "report 0: c/e 1s [x: issued 1 ok 1 failed 0 now 0]", "C-72");
-    world.response(1, &["c", "d"]);
+    bed.advance(1);
+    assert_eq!(bed.log(), "report 0: c/e 1s [x: issued 1 ok 1 failed 0 now 0]", "C-72");
+    bed.response(1, &["c", "d"]);
     d.begin(address(1)).end(true, None);
-    world.advance(1);
+    bed.advance(1);
     assert_eq!(
-        world.log(),
+        bed.log(),
         "report 0: c/e 1s; d/e 1s [x: issued 1 ok 1 failed 0 now 0]",
         "C-75: what was counted before was not kept"
     );
@@ -93,62 +93,62 @@ fn only_wanted_clusters_are_told_and_the_others_forget() {
 
 #[test]
 fn the_interval_has_a_floor_and_only_another_one_restarts_the_timer() {
-    let mut world = World::answered(0, &["*"]);
-    let load = world.cluster("c");
-    assert_eq!(world.client.next_deadline(), Some(world.now + Duration::from_secs(1)), "C-73");
-    world.response(10, &["*"]);
-    assert_eq!(world.client.next_deadline(), Some(world.now + Duration::from_secs(10)), "C-73");
-    world.advance(6);
-    world.response(10, &["*"]);
-    world.response(10, &["c"]);
-    assert_eq!(world.client.next_deadline(), Some(world.now + Duration::from_secs(4)), "C-73: neither restarts it");
-    world.response(20, &["c"]);
-    assert_eq!(world.client.next_deadline(), Some(world.now + Duration::from_secs(20)), "C-73");
-    world.response(-5, &["c"]);
-    assert_eq!(world.client.next_deadline(), Some(world.now + Duration::from_secs(1)), "C-73");
+    let mut bed = Testbed::answered(0, &["*"]);
+    let load = bed.cluster("c");
+    assert_eq!(bed.client.next_deadline(), Some(bed.now + Duration::from_secs(1)), "C-73");
+    bed.response(10, &["*"]);
+    assert_eq!(bed.client.next_deadline(), Some(bed.now + Duration::from_secs(10)), "C-73");
+    bed.advance(6);
+    bed.response(10, &["*"]);
+    bed.response(10, &["c"]);
+    assert_eq!(bed.client.next_deadline(), Some(bed.now + Duration::from_secs(4)), "C-73: neither restarts it");
+    bed.response(20, &["c"]);
+    assert_eq!(bed.client.next_deadline(), Some(bed.now + Duration::from_secs(20)), "C-73");
+    bed.response(-5, &["c"]);
+    assert_eq!(bed.client.next_deadline(), Some(bed.now + Duration::from_secs(1)), "C-73");
     drop(load);
 }
 
 #[test]
 fn what_is_counted_during_an_outage_is_told_after_it() {
-    let mut world = World::answered(10, &["*"]);
-    let load = world.cluster("c");
+    let mut bed = Testbed::answered(10, &["*"]);
+    let load = bed.cluster("c");
     load.begin(address(1)).end(true, None);
-    world.advance(5);
-    world.close(0);
+    bed.advance(5);
+    bed.close(0);
     load.begin(address(1)).end(true, None);
-    assert_eq!(world.log(), "");
-    world.advance(1);
-    assert_eq!(world.log(), "open 1 a", "C-76: an answered stream is opened again after the first pause");
-    world.close(1);
-    world.advance(1);
-    assert_eq!(world.log(), "", "C-76: 1.6 s now");
-    world.advance(1);
-    assert_eq!(world.log(), "open 2 a", "C-76");
-    world.answer(2, 10, &["*"]);
-    world.advance(10);
-    assert_eq!(world.log(), "report 2: c/e 18s [x: issued 2 ok 2 failed 0 now 0]", "the measured time, and all of it");
+    assert_eq!(bed.log(), "");
+    bed.advance(1);
+    assert_eq!(bed.log(), "open 1 a", "C-76: an answered stream is opened again after the first pause");
+    bed.close(1);
+    bed.advance(1);
+    assert_eq!(bed.log(), "", "C-76: 1.6 s now");
+    bed.advance(1);
+    assert_eq!(bed.log(), "open 2 a", "C-76");
+    bed.answer(2, 10, &["*"]);
+    bed.advance(10);
+    assert_eq!(bed.log(), "report 2: c/e 18s [x: issued 2 ok 2 failed 0 now 0]", "the measured time, and all of it");
 }
 
 #[test]
 fn a_report_that_the_transport_did_not_take_is_counted_again() {
-    let mut world = World::answered(1, &["*"]);
-    let load = world.cluster("c");
+    let mut bed = Testbed::answered(1, &["*"]);
+    let load = bed.cluster("c");
     load.begin(address(1)).end(false, None);
     load.count_drop(1);
-    world.sends_are_taken = false;
-    world.advance(1);
-    assert_eq!(world.log(), "report 0: c/e 1s dropped 1 (throttle 1) [x: issued 1 ok 0 failed 1 now 0]");
+    bed.sends_are_taken = false;
+    bed.advance(1);
+    assert_eq!(bed.log(), "report 0: c/e 1s dropped 1 (throttle 1) [x: issued 1 ok 0 failed 1 now 0]");
     load.begin(address(1)).end(true, None);
-    world.advance(3);
-    assert_eq!(world.log(), "", "a server that does not read gets no more");
-    world.close(0);
-    world.sends_are_taken = true;
-    world.advance(1);
-    world.answer(1, 1, &["*"]);
-    world.advance(1);
+    bed.advance(3);
+    assert_eq!(bed.log(), "", "a server that does not read gets no more");
+    bed.close(0);
+    bed.sends_are_taken = true;
+    bed.advance(1);
+    bed.answer(1, 1, &["*"]);
+    bed.advance(1);
     assert_eq!(
-        world.log(),
+        bed.log(),
         "open 1 a, report 1: c/e 6s dropped 1 (throttle 1) [x: issued 2 ok 1 failed 1 now 0]",
         "no RPC is lost"
     );
@@ -156,53 +156,53 @@ fn a_report_that_the_transport_did_not_take_is_counted_again() {
 
 #[test]
 fn what_is_gone_is_told_once_more_and_then_the_stream_ends() {
-    let mut world = World::answered(1, &["*"]);
-    let load = world.cluster("c");
+    let mut bed = Testbed::answered(1, &["*"]);
+    let load = bed.cluster("c");
     let running = load.begin(address(2));
     load.begin(address(1)).end(true, None);
     drop(load);
-    world.store.release();
-    world.follow();
-    world.advance(1);
+    bed.store.release();
+    bed.follow();
+    bed.advance(1);
     assert_eq!(
-        world.log(),
+        bed.log(),
         "report 0: c/e 1s [x: issued 1 ok 1 failed 0 now 0] [y: issued 1 ok 0 failed 0 now 1]",
         "C-78"
     );
     running.end(true, None);
-    world.advance(1);
-    assert_eq!(world.log(), "report 0: c/e 1s [y: issued 0 ok 1 failed 0 now 0]", "C-78");
-    world.advance(1);
-    assert_eq!(world.log(), "close 0", "C-70");
-    assert_eq!(world.client.next_deadline(), None);
-    world.cluster("c");
-    assert_eq!(world.log(), "open 1 a", "C-70: it begins anew");
+    bed.advance(1);
+    assert_eq!(bed.log(), "report 0: c/e 1s [y: issued 0 ok 1 failed 0 now 0]", "C-78");
+    bed.advance(1);
+    assert_eq!(bed.log(), "close 0", "C-70");
+    assert_eq!(bed.client.next_deadline(), None);
+    bed.cluster("c");
+    assert_eq!(bed.log(), "open 1 a", "C-70: it begins anew");
 }
 
 #[test]
 fn a_server_that_never_answered_is_left_when_nothing_is_counted_for_it() {
-    let mut world = World::new();
-    let load = world.cluster("c");
-    world.event(Event::Opened(StreamId(0)));
-    world.log();
+    let mut bed = Testbed::new();
+    let load = bed.cluster("c");
+    bed.event(Event::Opened(StreamId(0)));
+    bed.log();
     drop(load);
-    world.store.release();
-    world.follow();
-    assert_eq!(world.log(), "close 0", "C-70");
+    bed.store.release();
+    bed.follow();
+    assert_eq!(bed.log(), "close 0", "C-70");
 }
 
 #[test]
 fn each_server_hears_of_its_own_clusters() {
-    let mut world = World::new();
-    let (c, d) = (world.cluster("c"), world.cluster_of("d", "b"));
-    assert_eq!(world.log(), "open 0 a, open 1 b", "C-69, C-70");
-    world.answer(0, 1, &["*"]);
-    world.answer(1, 1, &["*"]);
+    let mut bed = Testbed::new();
+    let (c, d) = (bed.cluster("c"), bed.cluster_of("d", "b"));
+    assert_eq!(bed.log(), "open 0 a, open 1 b", "C-69, C-70");
+    bed.answer(0, 1, &["*"]);
+    bed.answer(1, 1, &["*"]);
     c.begin(address(1)).end(true, None);
     d.begin(address(1)).end(false, None);
-    world.advance(1);
+    bed.advance(1);
     assert_eq!(
-        world.log(),
+        bed.log(),
         "report 1: d/e 1s [x: issued 1 ok 0 failed 1 now 0], report 0: c/e 1s [x: issued 1 ok 1 failed 0 now 0]",
         "C-69"
     );
@@ -210,22 +210,22 @@ fn each_server_hears_of_its_own_clusters() {
 
 #[test]
 fn an_rpc_that_was_never_sent_does_not_count() {
-    let mut world = World::answered(1, &["*"]);
-    let load = world.cluster("c");
+    let mut bed = Testbed::answered(1, &["*"]);
+    let load = bed.cluster("c");
     load.begin(address(1)).withdraw();
     let late = load.begin(address(2));
-    world.advance(1);
-    assert_eq!(world.log(), "report 0: c/e 1s [y: issued 1 ok 0 failed 0 now 1]");
+    bed.advance(1);
+    assert_eq!(bed.log(), "report 0: c/e 1s [y: issued 1 ok 0 failed 0 now 1]");
     late.withdraw();
-    world.advance(1);
-    assert_eq!(world.log(), "report 0: c/e 1s [y: issued 0 ok 0 failed 1 now 0]", "it was told already: it has failed");
+    bed.advance(1);
+    assert_eq!(bed.log(), "report 0: c/e 1s [y: issued 0 ok 0 failed 1 now 0]", "it was told already: it has failed");
 }
 
 #[test]
 fn metrics_of_endpoints_are_passed_on() {
     use base64::Engine;
-    let mut world = World::answered(1, &["*"]);
-    let load = world.cluster("c");
+    let mut bed = Testbed::answered(1, &["*"]);
+    let load = bed.cluster("c");
     let report = crate::orca::OrcaLoadReport {
         cpu_utilization: 0.5,
         mem_utilization: 0.5,
@@ -236,9 +236,9 @@ fn metrics_of_endpoints_are_passed_on() {
     for trailer in [trailer.as_bytes(), trailer.as_bytes(), b"garbage!"] {
         load.begin(address(1)).end(true, Some(trailer));
     }
-    world.advance(1);
+    bed.advance(1);
     assert_eq!(
-        world.log(),
+        bed.log(),
         "report 0: c/e 1s [x: issued 3 ok 3 failed 0 now 0 cpu 2/1 named_metrics.q 2/4]",
         "C-79 to C-81: memory was not asked for"
     );
@@ -246,19 +246,19 @@ fn metrics_of_endpoints_are_passed_on() {
 
 #[test]
 fn garbage_and_words_of_closed_streams_change_nothing() {
-    let mut world = World::answered(1, &["*"]);
-    let _load = world.cluster("c");
-    let before = world.client.clone();
-    world.event(Event::Received(StreamId(0), Bytes::from_static(b"\xff\xff")));
+    let mut bed = Testbed::answered(1, &["*"]);
+    let _load = bed.cluster("c");
+    let before = bed.client.clone();
+    bed.event(Event::Received(StreamId(0), Bytes::from_static(b"\xff\xff")));
     for event in [Event::Opened(StreamId(9)), Event::Sent(StreamId(9)), Event::Received(StreamId(9), Bytes::new())] {
-        world.event(event);
+        bed.event(event);
     }
-    world.close(9);
-    assert_eq!(world.client, before);
+    bed.close(9);
+    assert_eq!(bed.client, before);
 }
 
 /// A client, a store, and a transport that takes everything at once.
-struct World {
+struct Testbed {
     client: LrsClient,
     store: LoadStore,
     now: Time,
@@ -273,7 +273,7 @@ impl Choose for NoJitter {
     }
 }
 
-impl World {
+impl Testbed {
     fn new() -> Self {
         let mut bootstrap = Bootstrap {
             servers: vec![server("a"), server("b")],
@@ -292,11 +292,11 @@ impl World {
 
     /// With a stream to server `a` that has been answered.
     fn answered(interval: i64, wanted: &[&str]) -> Self {
-        let mut world = Self::new();
-        drop(world.cluster("c"));
-        world.answer(0, interval, wanted);
-        world.log();
-        world
+        let mut bed = Self::new();
+        drop(bed.cluster("c"));
+        bed.answer(0, interval, wanted);
+        bed.log();
+        bed
     }
 
     fn cluster(&mut self, name: &str) -> ClusterLoad {

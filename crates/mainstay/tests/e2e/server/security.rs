@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::config::listener::v3::Listener;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use envoy_types::util::pack_any;
-use mainstay::bootstrap::{Bootstrap, FileWatcherConfig, Node, ServerConfig};
+use mainstay::bootstrap::{Bootstrap, CertificateFiles, Node, ServerConfig};
 use mainstay::certificates::Identity;
 use mainstay::{Channel, Credentials, Peer, ServerBuilder, ServerCredentials, TlsInfo};
 use mainstay_control_plane::{Server, Snapshot, resources};
@@ -43,7 +43,7 @@ async fn both_sides_prove_who_they_are() {
     assert_eq!(peer.principal(), Some("plain-client"));
     assert_eq!(peer.tls().unwrap().certificate(), Some(&*issued.der));
     assert_eq!(peer.tls().unwrap().alpn(), Some("h2"));
-    assert_eq!(stage.seen.last_certificates(), [issued.der.clone()], "SV-2: as tonic tells handlers");
+    assert_eq!(stage.seen.last_certificates().first(), Some(&issued.der), "SV-2: as tonic tells handlers");
 
     let control = pki.service_at(&stage).await;
     let mut client = pki.channel(&control);
@@ -317,7 +317,7 @@ impl Pki {
         Self { ca, files, clients, server_der: server.der.to_vec() }
     }
 
-    pub(crate) fn watched(&self) -> FileWatcherConfig {
+    pub(crate) fn watched(&self) -> CertificateFiles {
         watched(&self.files)
     }
 
@@ -328,7 +328,7 @@ impl Pki {
     pub(crate) async fn serving_with(
         &self,
         wanted: Wanted,
-        watched: FileWatcherConfig,
+        watched: CertificateFiles,
         build: impl FnOnce(ServerBuilder) -> ServerBuilder,
     ) -> Stage {
         let credentials = ServerCredentials::xds(ServerCredentials::insecure());
@@ -444,8 +444,8 @@ impl Pki {
     }
 }
 
-fn watched(files: &Files) -> FileWatcherConfig {
-    FileWatcherConfig::default()
+fn watched(files: &Files) -> CertificateFiles {
+    CertificateFiles::default()
         .with_identity(files.path("cert.pem"), files.path("key.pem"))
         .with_ca_certificate_file(files.path("ca.pem"))
 }

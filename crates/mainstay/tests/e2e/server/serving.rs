@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
 use mainstay::event::Event;
-use mainstay::{ServeError, ServingState};
+use mainstay::{ServeError, ServerCredentials, ServingState};
 use mainstay_control_plane::{Snapshot, TypeUrl, resources};
 use tokio::net::TcpStream;
 
@@ -23,8 +23,43 @@ async fn a_server_listens_when_it_is_configured_and_not_before() {
     stage.set(stage.listener());
     assert_eq!(stage.next_state().await, ServingState::Serving);
     assert_eq!(call(&mut stage.caller().await).await.unwrap(), "one");
-    assert_eq!(&*stage.seen.last_peer().filter_chain().unwrap(), "default_filter_chain");
+    assert_eq!(stage.seen.last_peer().filter_chain(), Some("default_filter_chain"));
     assert_eq!(stage.seen.last_peer().principal(), None);
+}
+
+/// The example of the README: five lines, in a task.
+#[tokio::test]
+async fn the_example_of_the_readme_serves() {
+    let control = crate::common::control_plane(Snapshot::builder()).await;
+    let mut asked = control.events();
+    let bootstrap = Bootstrap::builder()
+        .node(Node::new("readme"))
+        .server(ServerConfig::insecure(control.addr().to_string()))
+        .server_listener_resource_name_template("server/%s")
+        .build()
+        .unwrap();
+    let greeter = mainstay_testservice::service("one", "one").unwrap();
+    let server = tokio::spawn(async move {
+        mainstay::Server::builder()
+            .bootstrap(bootstrap) // the README has it from the environment
+            .credentials(ServerCredentials::xds(ServerCredentials::insecure()))
+            .add_service(greeter)
+            .serve_xds("127.0.0.1:0".parse().unwrap())
+            .await
+    });
+    let request = in_time(asked.request(TypeUrl::LISTENER)).await.unwrap();
+    let address: SocketAddr = request.names[0].strip_prefix("server/").unwrap().parse().unwrap();
+    control.control_plane().set(Snapshot::builder().listener(listener(address, routes())));
+    let mut caller = in_time(async {
+        loop {
+            if let Ok(caller) = connect(address).await {
+                break caller;
+            }
+        }
+    })
+    .await;
+    assert_eq!(call(&mut caller).await.unwrap(), "one");
+    server.abort();
 }
 
 /// S-12, SV-13: what cannot be served is told with resource, server and reason, each once and in order.

@@ -84,6 +84,7 @@ async fn a_missing_resource_is_requested_and_then_does_not_exist() {
     let mut snapshot = service(&[]);
     assert!(snapshot.remove(&TypeUrl::ENDPOINTS, "service"));
     let server = control_plane(snapshot).await;
+    server.faults().hide_absence(true);
     let metrics = Metrics::new();
     let telemetry = metrics.telemetry().metric("grpc.xds_client.resources", true).build();
     let timeout = std::time::Duration::from_millis(300);

@@ -81,13 +81,13 @@ pub(in crate::policies) struct SessionHost {
     pub(super) address: SocketAddr,
     pub(super) who: Who,
     pub(super) endpoint: Vec<SocketAddr>,
-    pub(super) link: Link,
+    pub(super) state: HostState,
     pub(super) book: u64,
     pub(super) kept: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::policies) enum Link {
+pub(in crate::policies) enum HostState {
     Ready(Ready),
     Idle,
     Connecting,
@@ -436,17 +436,17 @@ fn in_session(hosts: &[SessionHost], child: &mut Picker, args: &mut Pick<'_>) ->
     let wanted: Vec<&SessionHost> = session.hosts.iter().filter_map(find).collect();
     let mut connecting = false;
     for host in &wanted {
-        match &host.link {
-            Link::Ready(ready) if args.is_up(ready) => {
+        match &host.state {
+            HostState::Ready(ready) if args.is_up(ready) => {
                 host.use_for(args);
                 return Picked::send(ready, Counted::default());
             }
-            Link::Ready(_) | Link::Connecting => connecting = true,
-            Link::Idle | Link::Missing | Link::Unusable => {}
+            HostState::Ready(_) | HostState::Connecting => connecting = true,
+            HostState::Idle | HostState::Missing | HostState::Unusable => {}
         }
     }
-    let first = |link: Link| wanted.iter().find(|host| host.link == link).map(|host| host.who);
-    let wake = first(Link::Idle).or_else(|| first(Link::Missing).filter(|_| !connecting));
+    let first = |state: HostState| wanted.iter().find(|host| host.state == state).map(|host| host.who);
+    let wake = first(HostState::Idle).or_else(|| first(HostState::Missing).filter(|_| !connecting));
     if wake.is_some() || connecting {
         return Picked::Wait(Reason::waking(wake));
     }

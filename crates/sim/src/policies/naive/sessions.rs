@@ -8,7 +8,7 @@ use mainstay_xds::Time;
 use mainstay_xds::resource::cluster::{Cluster, OverrideHostStatuses};
 use mainstay_xds::resource::endpoint::HealthStatus;
 
-use super::pick::{Link, Ready, SessionHost};
+use super::pick::{HostState, Ready, SessionHost};
 use super::{Addr, Connections, Deadline, Env, Kind, Part, Site, State, What, Who, set_of};
 
 #[derive(Clone, Debug)]
@@ -150,17 +150,17 @@ impl Sessions {
         let pick = |(address, host): (&SocketAddr, &Host)| {
             let cluster = self.who.cluster;
             let ours = connections.users(&host.addr.key).iter().any(|user| user.cluster == cluster);
-            let link = match connections.state(&host.addr.key) {
-                _ if !host.allowed || host.ejected => Link::Unusable,
-                _ if !ours => Link::Missing,
-                State::Ready => Link::Ready(Ready { addr: host.addr.clone(), counter: host.counter }),
-                State::Idle => Link::Idle,
-                State::Connecting => Link::Connecting,
-                State::Failing => Link::Unusable,
+            let state = match connections.state(&host.addr.key) {
+                _ if !host.allowed || host.ejected => HostState::Unusable,
+                _ if !ours => HostState::Missing,
+                State::Ready => HostState::Ready(Ready { addr: host.addr.clone(), counter: host.counter }),
+                State::Idle => HostState::Idle,
+                State::Connecting => HostState::Connecting,
+                State::Failing => HostState::Unusable,
             };
             let who = Who { slot: host.slot, ..self.who };
             let (endpoint, book, kept) = (host.endpoint.clone(), host.book, host.kept.is_some());
-            SessionHost { address: *address, who, endpoint, link, book, kept }
+            SessionHost { address: *address, who, endpoint, state, book, kept }
         };
         self.hosts.iter().map(pick).collect()
     }

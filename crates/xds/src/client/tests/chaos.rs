@@ -49,8 +49,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the world knows, to judge the client by.
-struct World {
+/// A client among chaos, and what is known, to judge it by.
+struct Chaos {
     talk: Talk,
     /// Streams that the client opened and nobody closed.
     streams: BTreeMap<StreamId, Peer>,
@@ -84,12 +84,12 @@ struct Heard {
 proptest! {
     #[test]
     fn whatever_happens_the_conversation_stays_sound(steps in prop::collection::vec(step(), 0..120)) {
-        World::new(|_| {}, true).live(steps);
+        Chaos::new(|_| {}, true).live(steps);
     }
 
     #[test]
     fn the_same_with_servers_that_drop_data(steps in prop::collection::vec(step(), 0..120)) {
-        World::new(|f| (f.fail_on_data_errors, f.resource_timer_is_transient_error) = (true, true), false).live(steps);
+        Chaos::new(|f| (f.fail_on_data_errors, f.resource_timer_is_transient_error) = (true, true), false).live(steps);
     }
 
     #[test]
@@ -128,19 +128,19 @@ proptest! {
 
     #[test]
     fn nothing_changes_in_a_second_timeout(steps in prop::collection::vec(step(), 0..40), later in any::<u16>()) {
-        let mut world = World::new(|_| {}, true);
+        let mut chaos = Chaos::new(|_| {}, true);
         for step in steps {
-            world.happen(step);
+            chaos.happen(step);
         }
-        let now = world.talk.now + std::time::Duration::from_millis(later.into());
-        world.talk.client.handle_timeout(now, &mut Middle);
-        let once = world.talk.client.clone();
-        world.talk.client.handle_timeout(now, &mut Middle);
-        prop_assert!(once == world.talk.client);
+        let now = chaos.talk.now + std::time::Duration::from_millis(later.into());
+        chaos.talk.client.handle_timeout(now, &mut Middle);
+        let once = chaos.talk.client.clone();
+        chaos.talk.client.handle_timeout(now, &mut Middle);
+        prop_assert!(once == chaos.talk.client);
     }
 }
 
-impl World {
+impl Chaos {
     fn new(features: fn(&mut ServerFeatures), keeps_data: bool) -> Self {
         // The top level has a and b; authority x has b and c, and falls back readily.
         let setup = Setup::new(&["a", "b"]).features(features).authority("x", &["b", "c"], true);
@@ -362,7 +362,7 @@ impl World {
     }
 }
 
-impl World {
+impl Chaos {
     /// Of every watched resource there is a value, or an error, or somebody to wait for.
     fn check_nothing_is_forgotten(&self) {
         let client = &self.talk.client;

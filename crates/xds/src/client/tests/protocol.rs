@@ -973,3 +973,13 @@ fn who_is_on_a_fallback_or_falls_back_readily_does_not_wait() {
     talk.step("wait 60 s");
     assert_eq!(talk.step("lose a"), ["open a 5 s"], "x may not");
 }
+
+/// P-67: with the guard off nobody should send collections of endpoints.
+#[test]
+fn collections_of_endpoints_are_understood_unless_their_guard_is_off() {
+    let tells = |on: bool| {
+        let node = Setup::new(&["a"]).guards(|guards| guards.endpoint_fallback = on).start().client.node();
+        node.client_features.iter().any(|feature| feature == "xds.endpoint.supports_lb_endpoint_collection")
+    };
+    assert_eq!([true, false].map(tells), [true, false]);
+}

@@ -56,7 +56,7 @@ use crate::resource::listener::RouteSource;
 use crate::resource::{EndpointCollection, Listener, ParseContext, Resource, ResourceType, decode};
 use crate::{Choose, Time};
 
-/// A client and the world around it.
+/// A client and what is around it.
 #[derive(Clone)]
 pub(super) struct Talk {
     pub client: XdsClient,
@@ -149,7 +149,7 @@ impl Setup {
         }
     }
 
-    /// Runs `transcript` and gives back the world it ends in.
+    /// Runs `transcript` and gives back the talk it ends in.
     #[track_caller]
     pub(super) fn talk(self, transcript: &str) -> Talk {
         let mut talk = self.start();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::{Context, Graph, Node, Origin, Shape, collections_of, names_of_collections};
+use super::{Context, Graph, Node, RootSet, Shape, collections_of, names_of_collections};
 use crate::deps::Action;
 use crate::deps::config::{ClusterChildren, ClusterResult};
 use crate::deps::dns::DnsName;
@@ -161,7 +161,7 @@ impl Graph {
         if !self.holding.is_empty() {
             roots.extend(self.held_leaves());
         }
-        self.set_roots(cx, Origin::InForce, roots, out);
+        self.set_roots(cx, RootSet::InForce, roots, out);
     }
 
     /// The leaves that aggregates hold on to, of those that the routes in force and subscriptions lead to: one that only
@@ -169,7 +169,7 @@ impl Graph {
     fn held_leaves(&self) -> BTreeSet<Arc<str>> {
         let mut leaves = BTreeSet::new();
         let mut seen = BTreeSet::new();
-        let mut work: Vec<_> = self.in_force.iter().chain(&self.roots[Origin::Subscriptions as usize]).collect();
+        let mut work: Vec<_> = self.in_force.iter().chain(&self.roots[RootSet::Subscriptions as usize]).collect();
         while let Some(name) = work.pop() {
             let Some(node) = self.nodes.get(name).filter(|_| seen.insert(name)) else { continue };
             work.extend(node.shape.children());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Context, Graph, Origin, Shape, names_of_collections};
+use super::{Context, Graph, RootSet, Shape, names_of_collections};
 use crate::client::ResourceError;
 use crate::deps::config::{ClusterChildren, ClusterConfig, ClusterResult, ResolvedEndpoints};
 use crate::deps::dns::DnsName;
@@ -54,7 +54,7 @@ impl Graph {
         let stays = match &result {
             Some(_) => None,
             None => {
-                in_force.clone_from(&self.nodes[name].sources[Origin::InForce as usize]);
+                in_force.clone_from(&self.nodes[name].sources[RootSet::InForce as usize]);
                 let held = self.build_held(cx, name, why, &mut in_force);
                 held.or_else(|| cx.in_force?.get(name).cloned())
             }
@@ -70,7 +70,7 @@ impl Graph {
         let (Some(in_force), Some(node)) = (cx.in_force, self.nodes.get(name)) else { return false };
         match in_force.get(name) {
             Some(result) => is_usable(result),
-            None => node.is_reached(Origin::Newest) || node.is_reached(Origin::InForce),
+            None => node.is_reached(RootSet::Newest) || node.is_reached(RootSet::InForce),
         }
     }
 
@@ -80,23 +80,23 @@ impl Graph {
     fn is_outgoing(&self, cx: &Context<'_>, name: &str) -> bool {
         let Some(node) = self.nodes.get(name) else { return false };
         let is_in_use = cx.in_force.and_then(|in_force| in_force.get(name)).is_some_and(is_usable);
-        let is_replaced = self.in_force != self.roots[Origin::Newest as usize];
+        let is_replaced = self.in_force != self.roots[RootSet::Newest as usize];
         is_in_use
-            && node.is_reached(Origin::InForce)
-            && !node.is_reached(Origin::Newest)
-            && (is_replaced || !node.is_reached(Origin::Subscriptions))
+            && node.is_reached(RootSet::InForce)
+            && !node.is_reached(RootSet::Newest)
+            && (is_replaced || !node.is_reached(RootSet::Subscriptions))
     }
 
     fn count_sources(&mut self, name: &str, newest: Vec<Source>, in_force: Vec<Source>) {
         let Some(node) = self.nodes.get_mut(name) else { return };
-        for (origin, mut counted) in [(Origin::Newest, newest), (Origin::InForce, in_force)] {
+        for (set, mut counted) in [(RootSet::Newest, newest), (RootSet::InForce, in_force)] {
             counted.sort();
             counted.dedup();
-            if !node.is_reached(origin) {
+            if !node.is_reached(set) {
                 counted.clear();
             }
-            self.sources[origin as usize].replace(&node.sources[origin as usize], &counted);
-            node.sources[origin as usize] = counted;
+            self.sources[set as usize].replace(&node.sources[set as usize], &counted);
+            node.sources[set as usize] = counted;
         }
     }
 
@@ -239,7 +239,7 @@ impl Graph {
     ) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         let settled = result.is_some();
-        if settled || !node.is_reached(Origin::Newest) {
+        if settled || !node.is_reached(RootSet::Newest) {
             self.incomplete.remove(name);
         } else {
             self.incomplete.insert(name.clone());

@@ -10,62 +10,62 @@ use crate::deps::graph::steps_taken;
 fn one_change_among_ten_thousand_clusters_touches_one() {
     let names: Vec<String> = (0..10_000).map(|index| format!("c{index}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut world = World::new();
-    world.inline(&names);
+    let mut bed = Testbed::new();
+    bed.inline(&names);
     // Polled after each update, as a slow control plane would have it.
     for name in &names {
-        world.eds(name);
-        world.endpoints(name, &[1]);
+        bed.eds(name);
+        bed.endpoints(name, &[1]);
     }
-    assert_eq!(world.log.iter().filter(|line| line.starts_with('{')).count(), 1);
-    let before = world.config().clone();
-    world.log.clear();
+    assert_eq!(bed.log.iter().filter(|line| line.starts_with('{')).count(), 1);
+    let before = bed.config().clone();
+    bed.log.clear();
 
-    world.endpoints("c5000", &[2]);
-    assert_eq!(world.log.len(), 1);
+    bed.endpoints("c5000", &[2]);
+    assert_eq!(bed.log.len(), 1);
     let untouched = |name: &&Arc<str>| {
-        let (Ok(before), Ok(after)) = (&before.clusters[*name], &world.config().clusters[*name]) else { return false };
+        let (Ok(before), Ok(after)) = (&before.clusters[*name], &bed.config().clusters[*name]) else { return false };
         Arc::ptr_eq(before, after)
     };
     let touched: Vec<_> = before.clusters.keys().filter(|name| !untouched(name)).collect();
     assert_eq!(touched, [&Arc::from("c5000")]);
-    world.log.clear();
+    bed.log.clear();
 
     // A resend of everything, equal: nothing goes out, however often it is polled.
     for name in &names {
-        world.eds(name);
-        world.confirmed(EDS, name);
+        bed.eds(name);
+        bed.confirmed(EDS, name);
     }
-    world.inline(&names);
-    assert!(world.log.is_empty());
+    bed.inline(&names);
+    assert!(bed.log.is_empty());
 
     // A switch to another server that changes one: one publication, when the last resource is confirmed.
-    world.switch("B");
-    world.endpoints("c7", &[3]);
-    world.inline(&names);
+    bed.switch("B");
+    bed.endpoints("c7", &[3]);
+    bed.inline(&names);
     for name in &names {
-        world.confirmed(EDS, name);
-        world.confirmed(CDS, name);
-        assert_eq!(world.log.len(), usize::from(*name == "c9999"));
+        bed.confirmed(EDS, name);
+        bed.confirmed(CDS, name);
+        assert_eq!(bed.log.len(), usize::from(*name == "c9999"));
     }
-    assert!(!world.config().mixed_sources);
+    assert!(!bed.config().mixed_sources);
 }
 
 #[test]
 fn an_aggregate_of_ten_thousand_leaves_is_listed_once() {
     let names: Vec<String> = (0..10_000).map(|index| format!("c{index}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut world = World::routed(&["agg"]);
-    world.aggregate("agg", &names);
+    let mut bed = Testbed::routed(&["agg"]);
+    bed.aggregate("agg", &names);
     for name in &names {
-        world.eds(name);
-        world.endpoints(name, &[1]);
+        bed.eds(name);
+        bed.endpoints(name, &[1]);
     }
-    let ClusterChildren::Aggregate(leaves) = &world.cluster_config("agg").children else { panic!("an aggregate") };
+    let ClusterChildren::Aggregate(leaves) = &bed.cluster_config("agg").children else { panic!("an aggregate") };
     assert_eq!(leaves.len(), 10_000);
-    let agg = world.cluster_config("agg").clone();
-    world.endpoints("c1", &[2]);
-    assert!(Arc::ptr_eq(&agg, world.cluster_config("agg")));
+    let agg = bed.cluster_config("agg").clone();
+    bed.endpoints("c1", &[2]);
+    assert!(Arc::ptr_eq(&agg, bed.cluster_config("agg")));
 }
 
 #[test]
@@ -80,12 +80,12 @@ fn one_changed_aggregate_costs_its_ancestors_and_no_more() {
             lower.iter().map(String::as_str).collect(),
             leaves.iter().map(String::as_str).collect(),
         );
-        let mut world = World::routed(&u);
+        let mut bed = Testbed::routed(&u);
         let start = steps_taken();
-        world.together(|world| u.iter().for_each(|name| world.aggregate(name, &v)));
-        world.together(|world| v.iter().for_each(|name| world.aggregate(name, &w)));
-        world.together(|world| w.iter().for_each(|name| world.eds(name)));
-        world.together(|world| w.iter().for_each(|name| world.endpoints(name, &[1])));
+        bed.together(|bed| u.iter().for_each(|name| bed.aggregate(name, &v)));
+        bed.together(|bed| v.iter().for_each(|name| bed.aggregate(name, &w)));
+        bed.together(|bed| w.iter().for_each(|name| bed.eds(name)));
+        bed.together(|bed| w.iter().for_each(|name| bed.endpoints(name, &[1])));
         let names = (k * k) as u64;
         let words = k as u64 / 64 + 2;
         let first = steps_taken() - start;
@@ -95,16 +95,14 @@ fn one_changed_aggregate_costs_its_ancestors_and_no_more() {
         fewer.swap(0, 1);
         fewer.pop();
         let start = steps_taken();
-        world.aggregate(v[index], &fewer);
+        bed.aggregate(v[index], &fewer);
         let one = steps_taken() - start;
         assert!(one <= names * (words + 4), "{one} steps for one change below {names} names");
-        assert!(
-            matches!(&world.cluster_config(u[0]).children, ClusterChildren::Aggregate(leaves) if leaves.len() == k)
-        );
+        assert!(matches!(&bed.cluster_config(u[0]).children, ClusterChildren::Aggregate(leaves) if leaves.len() == k));
 
         // Of endpoints no list knows anything.
         let start = steps_taken();
-        world.endpoints("w3", &[7]);
+        bed.endpoints("w3", &[7]);
         assert_eq!(steps_taken(), start);
     }
 }
@@ -113,17 +111,17 @@ fn one_changed_aggregate_costs_its_ancestors_and_no_more() {
 fn an_aggregate_in_force_that_moves_to_ten_thousand_leaves_is_not_listed_for_each() {
     let names: Vec<String> = (0..10_000).map(|index| format!("c{index}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut world = World::routed(&["agg"]);
-    world.aggregate("agg", &["a"]);
-    world.eds("a");
-    world.endpoints("a", &[1]);
-    world.aggregate("agg", &names);
+    let mut bed = Testbed::routed(&["agg"]);
+    bed.aggregate("agg", &["a"]);
+    bed.eds("a");
+    bed.endpoints("a", &[1]);
+    bed.aggregate("agg", &names);
     let start = steps_taken();
     for name in &names {
-        world.eds(name);
-        world.endpoints(name, &[1]);
+        bed.eds(name);
+        bed.endpoints(name, &[1]);
     }
-    let ClusterChildren::Aggregate(leaves) = &world.cluster_config("agg").children else { panic!("an aggregate") };
+    let ClusterChildren::Aggregate(leaves) = &bed.cluster_config("agg").children else { panic!("an aggregate") };
     assert_eq!(leaves.len(), 10_000);
     assert!(steps_taken() - start < 50_000, "{} steps", steps_taken() - start);
 }
@@ -136,20 +134,20 @@ struct Plane {
 
 impl Plane {
     /// Delivers to every new watch until nothing moves.
-    fn serve(&self, world: &mut World) {
+    fn serve(&self, bed: &mut Testbed) {
         let mut delivered = BTreeSet::new();
         loop {
-            let new: Vec<_> = world.watched.difference(&delivered).cloned().collect();
+            let new: Vec<_> = bed.watched.difference(&delivered).cloned().collect();
             if new.is_empty() {
                 return;
             }
             for key in new {
                 if let Some(update) = self.resources.get(&key) {
-                    world.update(key.resource_type, &key.name, update.clone());
+                    bed.update(key.resource_type, &key.name, update.clone());
                 }
                 delivered.insert(key);
             }
-            delivered.retain(|key| world.watched.contains(key));
+            delivered.retain(|key| bed.watched.contains(key));
         }
     }
 }
@@ -157,9 +155,9 @@ impl Plane {
 impl Plane {
     /// The naive answer to what a configuration in force needs: what its clusters are made of now, and what they would be
     /// made of next.
-    fn needed_in_force(&self, world: &World) -> BTreeSet<ResourceKey> {
-        let Some(Ok(config)) = &world.config else { return BTreeSet::new() };
-        let mut alone = World::new();
+    fn needed_in_force(&self, bed: &Testbed) -> BTreeSet<ResourceKey> {
+        let Some(Ok(config)) = &bed.config else { return BTreeSet::new() };
+        let mut alone = Testbed::new();
         config.clusters.keys().for_each(|name| alone.subscribe(name));
         self.serve(&mut alone);
         let mut needed = alone.watched;
@@ -192,9 +190,9 @@ impl Plane {
 
     /// The clusters in force that may be as they were before one of them was taken away: the newest routes do without
     /// them (D-35).
-    fn kept(&self, world: &World) -> BTreeSet<Arc<str>> {
-        let Some(Ok(config)) = &world.config else { return BTreeSet::new() };
-        let mut newest = World::new();
+    fn kept(&self, bed: &Testbed) -> BTreeSet<Arc<str>> {
+        let Some(Ok(config)) = &bed.config else { return BTreeSet::new() };
+        let mut newest = Testbed::new();
         self.serve(&mut newest);
         let key = |name: &Arc<str>| ResourceKey { resource_type: CDS, name: name.clone() };
         let names = config.clusters.keys().filter(|name| !newest.watched.contains(&key(name)));
@@ -205,13 +203,13 @@ impl Plane {
 
     /// A configuration without routes that subscribes to `clusters`.
     fn on_its_own(&self, clusters: &BTreeMap<Arc<str>, ClusterResult>) -> Arc<XdsConfig> {
-        let mut world = World::new();
-        clusters.keys().for_each(|name| world.subscribe(name));
-        world.inline(&[]);
+        let mut bed = Testbed::new();
+        clusters.keys().for_each(|name| bed.subscribe(name));
+        bed.inline(&[]);
         let mut plane = self.clone();
         plane.resources.remove(&ResourceKey { resource_type: LDS, name: "l".into() });
-        plane.serve(&mut world);
-        let mut config = (**world.config()).clone();
+        plane.serve(&mut bed);
+        let mut config = (**bed.config()).clone();
         config.clusters.retain(|name, _| clusters.contains_key(name));
         Arc::new(config)
     }
@@ -231,11 +229,11 @@ proptest! {
     fn history_leaves_no_trace(steps in steps()) {
         let cluster_name = |index: u8| format!("c{}", index % 6);
         let mut plane = Plane::default();
-        let mut world = World::new();
+        let mut bed = Testbed::new();
         let mut subscribed = BTreeSet::new();
         for (what, which, how, together) in steps {
             let name = cluster_name(which);
-            let provenance = world.provenance();
+            let provenance = bed.provenance();
             let update = |resource: Resource| {
                 let key = ResourceKey { resource_type: resource.resource_type(), name: name.as_str().into() };
                 (key, Update::Changed(resource, provenance.clone()))
@@ -251,7 +249,7 @@ proptest! {
                 }
                 1 if how % 4 == 0 => {
                     let key = ResourceKey { resource_type: CDS, name: name.as_str().into() };
-                    let error = ResourceError { kind: ErrorKind::Deleted, ..(*world.error(CDS, &name)).clone() };
+                    let error = ResourceError { kind: ErrorKind::Deleted, ..(*bed.error(CDS, &name)).clone() };
                     (key, Update::Failed(Arc::new(error)))
                 }
                 1 => update(kind(ClusterKind::Eds { service_name: Some(cluster_name(how)) })),
@@ -261,35 +259,35 @@ proptest! {
                 5 => update(Resource::EndpointCollection(Arc::new(collection(&[how.into()])))),
                 _ => {
                     if subscribed.remove(&name) {
-                        world.release(&name);
+                        bed.release(&name);
                     } else {
-                        world.subscribe(&name);
+                        bed.subscribe(&name);
                         subscribed.insert(name.clone());
                     }
-                    plane.serve(&mut world);
+                    plane.serve(&mut bed);
                     continue;
                 }
             };
             plane.resources.insert(key.clone(), update.clone());
-            world.batching = together;
-            if world.watched.contains(&key) {
-                world.update(key.resource_type, &key.name, update);
+            bed.batching = together;
+            if bed.watched.contains(&key) {
+                bed.update(key.resource_type, &key.name, update);
             }
-            world.batching = false;
+            bed.batching = false;
         }
-        world.settle();
-        plane.serve(&mut world);
+        bed.settle();
+        plane.serve(&mut bed);
 
-        let mut fresh = World::new();
+        let mut fresh = Testbed::new();
         for name in &subscribed {
             fresh.subscribe(name);
         }
         plane.serve(&mut fresh);
         let mut needed = fresh.watched.clone();
-        needed.extend(plane.needed_in_force(&world));
-        prop_assert_eq!(&world.watched, &needed);
-        let kept = plane.kept(&world);
-        if let Some(Ok(config)) = &world.config {
+        needed.extend(plane.needed_in_force(&bed));
+        prop_assert_eq!(&bed.watched, &needed);
+        let kept = plane.kept(&bed);
+        if let Some(Ok(config)) = &bed.config {
             // The clusters in force, each on its own: what is complete of them is in force.
             for (name, result) in &plane.on_its_own(&config.clusters).clusters {
                 if !kept.contains(name) {
@@ -300,14 +298,14 @@ proptest! {
         if let Some(Ok(expected)) = &fresh.config {
             let all_there = subscribed.iter().all(|name| expected.clusters.contains_key(name.as_str()));
             if all_there {
-                prop_assert_eq!(world.config(), expected);
+                prop_assert_eq!(bed.config(), expected);
             }
             for (name, result) in expected.clusters.iter().filter(|(name, _)| !kept.contains(*name)) {
-                prop_assert_eq!(&world.config().clusters[name], result);
+                prop_assert_eq!(&bed.config().clusters[name], result);
             }
-            for result in world.config().clusters.values() {
+            for result in bed.config().clusters.values() {
                 if let Ok(config) = result && let ClusterChildren::Aggregate(leaves) = &config.children {
-                    prop_assert!(leaves.iter().all(|leaf| world.config().clusters.contains_key(leaf)));
+                    prop_assert!(leaves.iter().all(|leaf| bed.config().clusters.contains_key(leaf)));
                 }
             }
         }

@@ -18,7 +18,7 @@ use prost::{Message, Name};
 
 use super::*;
 use crate::bootstrap::{
-    Bootstrap, CertificateProviderConfig, ChannelCreds, FileWatcherConfig, Guards, Node, ServerFeatures,
+    Bootstrap, CertificateFiles, CertificateProviderConfig, ChannelCreds, Guards, Node, ServerFeatures,
 };
 use crate::resource::{Resource, ResourceType, decode};
 
@@ -540,7 +540,7 @@ fn bootstrap() -> Bootstrap {
             features: ServerFeatures::default(),
         })
     };
-    let files = FileWatcherConfig {
+    let files = CertificateFiles {
         identity: None,
         ca_certificate_file: Some("ca.pem".into()),
         spiffe_trust_bundle_map_file: None,

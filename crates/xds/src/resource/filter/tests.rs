@@ -23,7 +23,7 @@ use envoy_types::util::pack_any;
 use prost::Message;
 
 use super::super::extension::TypedStruct;
-use super::super::route::fixture::{Origin, any, paths};
+use super::super::route::fixture::{TestSource, any, paths};
 use super::*;
 use crate::Code;
 use crate::invalid::Invalid;
@@ -404,7 +404,7 @@ static PASSING: FilterType = FilterType {
 
 fn parse(registry: &[&FilterType], side: Side, pb: &[pb::HttpFilter]) -> Result<Vec<HttpFilter>, Invalid> {
     let mut faults = Faults::new();
-    let chain = faults.field("http_filters", |f| chain_of(registry, pb, side, Origin::new(false).context(), f));
+    let chain = faults.field("http_filters", |f| chain_of(registry, pb, side, TestSource::new(false).context(), f));
     faults.finish(chain)
 }
 
@@ -413,7 +413,7 @@ fn parse_overrides(registry: &[&FilterType], pb: &[(&str, Any)]) -> Result<Filte
     let mut faults = Faults::new();
     let pb = pb.iter().map(|(name, any)| (name, any));
     let overrides =
-        faults.field("typed_per_filter_config", |f| overrides_of(registry, pb, Origin::new(false).context(), f));
+        faults.field("typed_per_filter_config", |f| overrides_of(registry, pb, TestSource::new(false).context(), f));
     faults.finish(overrides)
 }
 

@@ -22,7 +22,9 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::super::filter::{FilterConfig, HttpFilter};
-use super::super::route::fixture::{Origin, any as any_of, paths, route, route_config, seconds, to_cluster, uint32};
+use super::super::route::fixture::{
+    TestSource, any as any_of, paths, route, route_config, seconds, to_cluster, uint32,
+};
 use super::super::{Resource, ResourceType, decode};
 use super::*;
 use crate::bootstrap::CertificateProviderConfig;
@@ -52,8 +54,8 @@ fn an_api_listener_is_for_clients() {
 #[test]
 fn the_name_comes_from_the_message() {
     // it is compared by those who asked.
-    let origin = Origin::new(false);
-    let decoded = decode(ResourceType::Listener, &api(hcm()).encode_to_vec().into(), origin.context());
+    let source = TestSource::new(false);
+    let decoded = decode(ResourceType::Listener, &api(hcm()).encode_to_vec().into(), source.context());
     assert_eq!(decoded.name.as_deref(), Some("listener"));
     assert!(matches!(decoded.result, Ok(Resource::Listener(_))));
 }
@@ -445,8 +447,8 @@ fn chains_are_kept_with_their_names_tls_and_routes() {
 proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let origin = Origin::new(true);
-        let _ = decode(ResourceType::Listener, &bytes.into(), origin.context());
+        let source = TestSource::new(true);
+        let _ = decode(ResourceType::Listener, &bytes.into(), source.context());
     }
 
     /// Random content where the parser expects a connection manager.
@@ -470,8 +472,8 @@ proptest! {
                 _ => { bytes.remove(at); }
             }
         }
-        let origin = Origin::new(false);
-        let decoded = decode(ResourceType::Listener, &bytes.into(), origin.context());
+        let source = TestSource::new(false);
+        let decoded = decode(ResourceType::Listener, &bytes.into(), source.context());
         if let Ok(Resource::Listener(listener)) = decoded.result
             && let Listener::Api(hcm) = &*listener
         {
@@ -486,9 +488,9 @@ proptest! {
 const HCM_TYPE: &str = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 
 fn parse(pb: &pb::Listener) -> Result<Listener, Invalid> {
-    let mut origin = Origin::new(false);
-    origin.bootstrap.certificate_providers = [("known".to_owned(), CertificateProviderConfig::Application)].into();
-    Listener::parse(pb, origin.context())
+    let mut source = TestSource::new(false);
+    source.bootstrap.certificate_providers = [("known".to_owned(), CertificateProviderConfig::Application)].into();
+    Listener::parse(pb, source.context())
 }
 
 #[track_caller]

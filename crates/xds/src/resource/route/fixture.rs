@@ -13,12 +13,12 @@ use crate::bootstrap::{Bootstrap, ChannelCreds, Guards, Node, ServerConfig, Serv
 use crate::invalid::Invalid;
 
 /// Where resources come from in tests.
-pub(crate) struct Origin {
+pub(crate) struct TestSource {
     pub(crate) bootstrap: Bootstrap,
     pub(crate) server: Arc<ServerConfig>,
 }
 
-impl Origin {
+impl TestSource {
     pub(crate) fn new(trusted_xds_server: bool) -> Self {
         let server = Arc::new(ServerConfig {
             server_uri: "xds.example:443".to_owned(),

@@ -17,7 +17,7 @@ use prost::Message;
 
 use super::super::{Resource, ResourceType, decode};
 use super::fixture::{
-    Origin, any as any_of, millis, paths, route, route_config, seconds, to_cluster, uint32, virtual_host,
+    TestSource, any as any_of, millis, paths, route, route_config, seconds, to_cluster, uint32, virtual_host,
 };
 use super::retry::RetryPolicy;
 use super::*;
@@ -53,9 +53,9 @@ fn a_simple_configuration_is_accepted() {
 #[test]
 fn the_name_comes_from_the_message() {
     // R-12 for routes: it is compared by those who asked.
-    let origin = Origin::new(false);
+    let source = TestSource::new(false);
     let bytes = route_config(vec![]).encode_to_vec();
-    let decoded = decode(ResourceType::RouteConfig, &bytes.into(), origin.context());
+    let decoded = decode(ResourceType::RouteConfig, &bytes.into(), source.context());
     assert_eq!(decoded.name.as_deref(), Some("routes"));
     assert!(matches!(decoded.result, Ok(Resource::RouteConfig(_))));
 }
@@ -502,16 +502,16 @@ fn the_authority_is_rewritten_for_trusted_servers_only() {
     let rewrite = |specifier| pb::RouteAction { host_rewrite_specifier: Some(specifier), ..to_cluster("c") };
     let auto = |value| rewrite(HostRewriteSpecifier::AutoHostRewrite(BoolValue { value }));
     let literal = rewrite(HostRewriteSpecifier::HostRewriteLiteral("h".to_owned()));
-    let rewrites = |origin: &Origin, action: pb::RouteAction| {
-        let parsed = RouteConfig::parse(&route_config(vec![route(action)]), origin.context()).unwrap();
+    let rewrites = |source: &TestSource, action: pb::RouteAction| {
+        let parsed = RouteConfig::parse(&route_config(vec![route(action)]), source.context()).unwrap();
         forward(&parsed.virtual_hosts[0].routes[0]).auto_host_rewrite
     };
-    let mut trusted = Origin::new(true);
+    let mut trusted = TestSource::new(true);
     assert!(rewrites(&trusted, auto(true)));
     assert!(!rewrites(&trusted, auto(false)));
     assert!(!rewrites(&trusted, literal));
     assert!(!rewrites(&trusted, to_cluster("c")));
-    assert!(!rewrites(&Origin::new(false), auto(true)));
+    assert!(!rewrites(&TestSource::new(false), auto(true)));
     trusted.bootstrap.guards.authority_rewrite = false;
     assert!(!rewrites(&trusted, auto(true)));
 }
@@ -650,8 +650,8 @@ fn a_flood_of_faults_stays_small() {
 proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let origin = Origin::new(true);
-        let _ = decode(ResourceType::RouteConfig, &bytes.into(), origin.context());
+        let source = TestSource::new(true);
+        let _ = decode(ResourceType::RouteConfig, &bytes.into(), source.context());
     }
 
     #[test]
@@ -667,8 +667,8 @@ proptest! {
                 _ => { bytes.remove(at); }
             }
         }
-        let origin = Origin::new(true);
-        if let Ok(Resource::RouteConfig(config)) = decode(ResourceType::RouteConfig, &bytes.into(), origin.context()).result {
+        let source = TestSource::new(true);
+        if let Ok(Resource::RouteConfig(config)) = decode(ResourceType::RouteConfig, &bytes.into(), source.context()).result {
             let _ = config.virtual_host("a.example");
             for host in &config.virtual_hosts {
                 prop_assert!(!host.domains.is_empty());
@@ -702,7 +702,7 @@ fn is_sound(action: &RouteAction) -> bool {
 // === helpers ===
 
 fn parse(pb: &pb::RouteConfiguration) -> Result<RouteConfig, Invalid> {
-    RouteConfig::parse(pb, Origin::new(false).context())
+    RouteConfig::parse(pb, TestSource::new(false).context())
 }
 
 fn parse_routes(routes: Vec<pb::Route>) -> Result<Vec<Route>, Invalid> {

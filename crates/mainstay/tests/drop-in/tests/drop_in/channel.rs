@@ -7,7 +7,7 @@ use mainstay_testservice::proto::test_service_client::TestServiceClient;
 use tonic::Code;
 use tower::{Service, ServiceExt};
 
-use crate::{World, channel, on_both, serve, who};
+use crate::{Testbed, channel, on_both, serve, who};
 
 on_both! {
     /// tower's `ready`, or the channel's own of the same form.
@@ -32,8 +32,8 @@ on_both! {
 #[tokio::test]
 async fn the_types_of_a_response_can_be_sent() {
     fn is_send<T: Send + 'static>(_: &T) {}
-    let world = World::start().await;
-    let mut channel = world.mainstay();
+    let bed = Testbed::start().await;
+    let mut channel = bed.mainstay();
     let future = channel.call(http::Request::post("/s/m").body(tonic::body::Body::empty()).unwrap());
     is_send(&future);
     is_send(&future.await.unwrap());
@@ -58,13 +58,13 @@ async fn a_channel_tells_its_state() {
 
 #[tokio::test]
 async fn a_response_tells_which_endpoint_it_came_from() {
-    let world = World::start().await;
-    let mut client = TestServiceClient::new(world.mainstay());
+    let bed = Testbed::start().await;
+    let mut client = TestServiceClient::new(bed.mainstay());
     let unary = client.unary_call(who()).await.unwrap();
     let streaming = client.streaming_output_call(StreamingOutputCallRequest::default()).await.unwrap();
     for extensions in [unary.extensions(), streaming.extensions()] {
         let peer = extensions.get::<Peer>().expect("a peer");
-        assert_eq!(peer.address(), world.address);
+        assert_eq!(peer.address(), bed.address);
         assert_eq!(peer.cluster(), "service");
         assert_eq!(peer.locality().sub_zone, "locality0");
     }

@@ -23,8 +23,8 @@ macro_rules! on_both {
             type Channel = tonic::transport::Channel;
             $($(#[$doc])* #[tokio::test]
             async fn $name() {
-                let world = crate::World::start().await;
-                let $channel: Channel = world.tonic().await;
+                let bed = crate::Testbed::start().await;
+                let $channel: Channel = bed.tonic().await;
                 $body
             })+
         }
@@ -33,8 +33,8 @@ macro_rules! on_both {
             type Channel = mainstay::Channel;
             $($(#[$doc])* #[tokio::test]
             async fn $name() {
-                let world = crate::World::start().await;
-                let $channel: Channel = world.mainstay();
+                let bed = crate::Testbed::start().await;
+                let $channel: Channel = bed.mainstay();
                 $body
             })+
         }
@@ -43,12 +43,12 @@ macro_rules! on_both {
 pub(crate) use on_both;
 
 /// A backend, and a control plane that names it.
-struct World {
+struct Testbed {
     address: SocketAddr,
     control_plane: Server,
 }
 
-impl World {
+impl Testbed {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");

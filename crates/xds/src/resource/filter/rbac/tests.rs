@@ -20,7 +20,7 @@ use permission::Rule as P;
 use principal::Identifier as I;
 
 use super::super::super::matcher::HeaderMatch;
-use super::super::super::route::fixture::{Origin, any, paths};
+use super::super::super::route::fixture::{TestSource, any, paths};
 use super::*;
 use crate::bootstrap::AuditLoggerKind;
 
@@ -396,16 +396,16 @@ fn a_config_of_a_logger_is_json_in_a_steady_order() {
 // === helpers ===
 
 /// A bootstrap with an audit logger of the application, which wants a level.
-static ORIGIN: LazyLock<Origin> = LazyLock::new(|| {
+static ORIGIN: LazyLock<TestSource> = LazyLock::new(|| {
     struct Picky;
     impl AuditLoggerKind for Picky {
         fn check(&self, config: &str) -> Result<(), String> {
             if config.contains("\"level\":") { Ok(()) } else { Err(format!("{config} has no level")) }
         }
     }
-    let mut origin = Origin::new(false);
-    origin.bootstrap.audit_loggers.insert("picky".into(), Arc::new(Picky));
-    origin
+    let mut source = TestSource::new(false);
+    source.bootstrap.audit_loggers.insert("picky".into(), Arc::new(Picky));
+    source
 });
 
 fn cx() -> ParseContext<'static> {

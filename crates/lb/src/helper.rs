@@ -12,7 +12,7 @@ use crate::orca::LoadSink;
 use crate::subchannel::{Subchannel, SubchannelId, SubchannelSpec};
 
 /// What the tree asks of the shell. No call may block or call back.
-pub trait Host {
+pub trait Helper {
     /// The handle that pickers carry.
     type Subchannel: Subchannel;
 
@@ -46,13 +46,13 @@ pub trait Host {
 }
 
 /// What every call into the tree brings along.
-pub struct Context<'a, H: Host> {
+pub struct Context<'a, H: Helper> {
     /// The time.
     pub now: Time,
     /// Randomness.
     pub choose: &'a mut dyn Choose,
     /// Where connections come from.
-    pub host: &'a mut H,
+    pub helper: &'a mut H,
 }
 
 /// Something that a policy did, as plain data.

@@ -1,0 +1,116 @@
+//! Responses as bytes, encoded once for all streams that are sent the same (FB-37).
+//!
+//! Of two responses with the same resources only the nonce differs, and fields of a protobuf message may come in any
+//! order: so a response is a shared body and a nonce behind it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use bytes::{BufMut, Bytes};
+
+use crate::event::lock;
+use crate::version::Version;
+
+/// An encoded response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Encoded {
+    /// Everything but the nonce.
+    pub(crate) body: Bytes,
+    /// Empty for a body that is sent as it stands.
+    pub(crate) nonce: String,
+}
+
+impl Encoded {
+    pub(crate) fn write(&self, buffer: &mut impl BufMut) {
+        buffer.put_slice(&self.body);
+        if !self.nonce.is_empty() {
+            prost::encoding::string::encode(NONCE_FIELD, &self.nonce, buffer);
+        }
+    }
+}
+
+/// The bodies that were encoded from one view of a type, by what is in them.
+#[derive(Debug, Default)]
+pub(crate) struct Encodings(Mutex<Bodies>);
+
+#[derive(Debug, Default)]
+struct Bodies {
+    by_content: BTreeMap<Version, Arc<OnceLock<Bytes>>>,
+    bytes: usize,
+}
+
+impl Encodings {
+    /// The body with this content, and whether it had to be encoded.
+    pub(crate) fn body(&self, content: Version, encode: impl FnOnce() -> Bytes) -> (Bytes, bool) {
+        let place = Arc::clone(lock(&self.0).by_content.entry(content).or_default());
+        // Not under the lock: who wants the same waits for it, who wants something else does not.
+        let mut is_new = false;
+        let body = place.get_or_init(|| {
+            is_new = true;
+            encode()
+        });
+        if is_new {
+            let mut bodies = lock(&self.0);
+            bodies.bytes += body.len();
+            if bodies.bytes > MAX_BYTES {
+                *bodies = Bodies::default();
+            }
+        }
+        (body.clone(), is_new)
+    }
+}
+
+impl Clone for Encodings {
+    /// A copy of a view is made to be changed, so nothing of this applies to it.
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// `nonce` in `DiscoveryResponse` and in `DeltaDiscoveryResponse`.
+const NONCE_FIELD: u32 = 5;
+/// Bodies are kept as long as their view, and clients choose which names they ask for: so there is a bound.
+const MAX_BYTES: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse};
+    use prost::Message;
+
+    use super::*;
+
+    #[test]
+    fn a_body_is_encoded_once_fb37() {
+        let encodings = Encodings::default();
+        let (one, two) = (Version::of_all([]), Version::of_all([("a", Version::default())]));
+        let body = |content, text: &'static str| encodings.body(content, || Bytes::from_static(text.as_bytes()));
+        assert_eq!(body(one, "one"), (Bytes::from("one"), true));
+        assert_eq!(body(one, "never encoded"), (Bytes::from("one"), false));
+        assert_eq!(body(two, "two"), (Bytes::from("two"), true));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let encodings = Encodings::default();
+        for (n, kept) in [(0, 1), (1, 2), (2, 0)] {
+            let version = Version::of_all([(n.to_string().as_str(), Version::default())]);
+            encodings.body(version, || Bytes::from(vec![0; MAX_BYTES / 2]));
+            assert_eq!(lock(&encodings.0).by_content.len(), kept);
+        }
+    }
+
+    #[test]
+    fn a_nonce_behind_the_body_is_read_as_one() {
+        let read = |body: Vec<u8>| {
+            let mut bytes = Vec::new();
+            Encoded { body: body.into(), nonce: "n1".to_owned() }.write(&mut bytes);
+            bytes
+        };
+        let sotw = DiscoveryResponse { version_info: "v".to_owned(), ..DiscoveryResponse::default() };
+        let delta = DeltaDiscoveryResponse { type_url: "t".to_owned(), ..DeltaDiscoveryResponse::default() };
+        let (sotw_bytes, delta_bytes) = (read(sotw.encode_to_vec()), read(delta.encode_to_vec()));
+        let nonce = "n1".to_owned();
+        assert_eq!(DiscoveryResponse::decode(&*sotw_bytes), Ok(DiscoveryResponse { nonce: nonce.clone(), ..sotw }));
+        assert_eq!(DeltaDiscoveryResponse::decode(&*delta_bytes), Ok(DeltaDiscoveryResponse { nonce, ..delta }));
+    }
+}
