@@ -218,7 +218,7 @@ impl<'a> Draw<'a> {
 
     fn header_name(&mut self) -> &'static str {
         let name = *if self.rarely() { self.of(BAD_HEADERS) } else { self.of(HEADERS) };
-        let is_seen_alike = name.to_lowercase().starts_with(["x", ":", "g", "h", "t"]) && !name.ends_with("-bin");
+        let is_seen_alike = name.to_lowercase().starts_with(['x', ':', 'g', 'h', 't']) && !name.ends_with("-bin");
         let is_bad = ["", "x a", ":status"].contains(&name);
         if self.alike && (!is_seen_alike || is_bad) { "x-a" } else { name }
     }
