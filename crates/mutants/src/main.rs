@@ -214,7 +214,7 @@ impl Flags {
             (
                 "the simulator",
                 format!(
-                    "stories, lives of the tree of policies, histories of the dependency manager and of servers, 400 worlds of clients, {} seeds, what once went wrong, up to {} states of each small world; it stops at the first violation",
+                    "stories, lives of the tree of policies, 1,200 histories of the dependency manager, histories of servers, 400 worlds of clients, {} seeds, what once went wrong, up to {} states of each small world; it stops at the first violation",
                     self.seeds, self.states
                 ),
             ),

@@ -78,6 +78,6 @@ fn what(failure: &Failure) -> String {
     failure.violation.as_ref().map_or_else(|| "chance".to_owned(), |violation| format!("{:?}", violation.invariant))
 }
 
-const HISTORIES: u64 = 600;
+const HISTORIES: u64 = 1_200;
 const CLIENTS: u64 = 400;
 const ROUNDS: u64 = 20;

@@ -383,10 +383,10 @@ const NAMES: [&str; 4] = [
 /// More is not tried with one input: what takes a fuzzer's time is the length of a life, and many short ones show more
 /// than a few long ones. Long ones are what the seeds of [`swarm`] are for.
 const MAX_STEPS: usize = 150;
-const MAX_EVENTS: usize = 40;
+const MAX_EVENTS: usize = 30;
 
 /// How many scenarios there are, and how many resources one may have.
-const SCENARIOS: u64 = 256;
+const SCENARIOS: u64 = 64;
 const SMALL: usize = 12;
 
 /// After so many actions without a rest something is wrong.
