@@ -39,7 +39,7 @@ use self::sync::Arc;
 /// As often as there is a chance to see something; Miri lets threads take other turns each time.
 #[cfg(feature = "threads")]
 fn model(run: impl Fn()) {
-    (0..if cfg!(miri) { 100 } else { 20_000 }).for_each(|_| run());
+    (0..if cfg!(miri) { 100 } else { 2_000 }).for_each(|_| run());
 }
 
 /// Racing RPCs never exceed the limit of a circuit breaker, and none is counted after its end (L-86).
