@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use mainstay_control_plane::{Body, LoadErrors, load_directory};
-use mainstay_sim::{Fate, Rehearsal, Scenario, Seen, Stats, rehearse, replay_line, shrink, swarm};
+use mainstay_sim::{Fate, Rehearsal, Scenario, Seen, Stats, deps, policies, rehearse, replay_line, shrink, swarm};
 use mainstay_xds::{
     bootstrap::{Bootstrap, Guards},
     resource::ResourceType,
@@ -43,6 +43,10 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
 
+    /// What a seed is
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = Kind::Channels)]
+    of: Kind,
+
     /// The first seed
     #[arg(long, alias = "from", value_name = "SEED", default_value_t = 0)]
     first: u64,
@@ -64,21 +68,34 @@ pub(crate) struct Flags {
     target: Option<String>,
 }
 
+/// What is tried with a seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// A world around a channel
+    Channels,
+    /// A world around an xDS client and its watchers
+    Clients,
+    /// A history of the dependency manager, beside a naive reference
+    Histories,
+    /// A life of the load balancing policies, beside a naive reference
+    Lives,
+}
+
 /// What the flags mean.
 #[derive(Debug)]
 pub(crate) enum Settings {
-    Seeds { first: u64, count: u64 },
+    Seeds { of: Kind, first: u64, count: u64 },
     Replay(String),
     Rehearse { bootstrap: PathBuf, resources: PathBuf, target: Option<String> },
 }
 
 impl Flags {
     pub(crate) fn resolve(self) -> Settings {
-        let Self { seeds, first, replay, bootstrap, resources, target } = self;
+        let Self { seeds, of, first, replay, bootstrap, resources, target } = self;
         match (replay, bootstrap, resources) {
             (Some(line), ..) => Settings::Replay(line),
             (None, Some(bootstrap), Some(resources)) => Settings::Rehearse { bootstrap, resources, target },
-            _ => Settings::Seeds { first, count: seeds },
+            _ => Settings::Seeds { of, first, count: seeds },
         }
     }
 }
@@ -90,12 +107,12 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
         Settings::Rehearse { bootstrap, resources, target } => {
             play(&bootstrap, &resources, target.as_deref(), &mut output)
         }
-        Settings::Seeds { first, count } => {
+        Settings::Seeds { of, first, count } => {
             let hunt = Arc::new(Hunt::default());
             let begun = Instant::now();
             let hunting = {
                 let hunt = hunt.clone();
-                tokio::task::spawn_blocking(move || hunt.run(first, count))
+                tokio::task::spawn_blocking(move || hunt.run(of, first, count))
             };
             let found = tokio::select! {
                 found = hunting => found.map_err(|error| Failure::failed(format!("the simulation broke: {error}")))?,
@@ -130,7 +147,7 @@ struct Found {
 }
 
 impl Hunt {
-    fn run(&self, first: u64, count: u64) -> Found {
+    fn run(&self, of: Kind, first: u64, count: u64) -> Found {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let next = AtomicU64::new(0);
         let bar = Bar::new(count);
@@ -142,7 +159,7 @@ impl Hunt {
                     if offset >= count {
                         break;
                     }
-                    self.run_one(first.wrapping_add(offset), &mut found);
+                    self.run_one(of, first.wrapping_add(offset), &mut found);
                     bar.show(self.done.fetch_add(1, Ordering::Relaxed) + 1);
                 }
                 found
@@ -155,27 +172,39 @@ impl Hunt {
         })
     }
 
-    fn run_one(&self, seed: u64, found: &mut Found) {
+    fn run_one(&self, of: Kind, seed: u64, found: &mut Found) {
         found.worlds += 1;
-        let outcome = swarm::run_seed(seed);
-        if seed.is_multiple_of(TWICE) {
-            let again = swarm::run_seed(seed);
-            let same = match (&outcome, &again) {
-                (Ok(first), Ok(second)) => first == second,
-                (Err(first), Err(second)) => first.choices == second.choices,
-                _ => false,
-            };
-            if !same {
-                found.unsteady.get_or_insert(seed);
-            }
+        let outcome = of.run(seed);
+        if seed.is_multiple_of(TWICE) && of.run(seed) != outcome {
+            found.unsteady.get_or_insert(seed);
         }
         match outcome {
             Ok(stats) => found.stats += stats,
-            Err(failure) => {
+            Err(text) => {
                 self.stop.store(true, Ordering::Relaxed);
-                let failure = shrink(&Arc::new(swarm::scenario(seed)), *failure);
-                found.failure.get_or_insert((seed, failure.to_string()));
+                found.failure.get_or_insert((seed, text));
             }
+        }
+    }
+}
+
+impl Kind {
+    /// Tries one seed: what it has seen, or what did not hold, as short as can be.
+    fn run(self, seed: u64) -> Result<Stats, String> {
+        let short = |scenario, failure: Box<mainstay_sim::Failure>| shrink(&Arc::new(scenario), *failure).to_string();
+        match self {
+            Self::Channels => swarm::run_seed(seed).map_err(|failure| short(swarm::scenario(seed), failure)),
+            Self::Clients => {
+                swarm::clients::run_seed(seed).map_err(|failure| short(swarm::clients::scenario(seed), failure))
+            }
+            Self::Histories => match deps::run(seed) {
+                Ok(seen) => Ok(Stats { events: seen.events, configs: seen.published, ..Stats::default() }),
+                Err(violation) => Err(violation.to_string()),
+            },
+            Self::Lives => match policies::run(seed) {
+                Ok(happened) => Ok(Stats { events: happened.len() as u64, ..Stats::default() }),
+                Err(failure) => Err(failure.to_string()),
+            },
         }
     }
 }

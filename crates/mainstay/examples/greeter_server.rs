@@ -16,7 +16,7 @@ use mainstay_testservice::proto::SimpleRequest;
 use mainstay_testservice::proto::test_service_client::TestServiceClient;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let greeter = mainstay_testservice::service("greeter", "greeter").ok_or("not a host name")?;
     match std::env::args().nth(1) {
         Some(address) => {

@@ -265,7 +265,7 @@ impl ChannelBuilder {
         self
     }
 
-    /// Sets the resolver for DNS names; [`SystemDns`] by default.
+    /// Sets the resolver for DNS names; [`SystemDns`](crate::SystemDns) by default.
     pub fn dns(mut self, dns: impl ResolveHost) -> Self {
         self.dns = Some(Arc::new(Shielded(dns)));
         self

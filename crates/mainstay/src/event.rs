@@ -39,7 +39,7 @@ use mainstay_xds::client::{Line, Report};
 use mainstay_xds::name::AuthorityKey;
 
 use crate::names::{ResourceName, ResourceType};
-use crate::server::ServingState;
+use crate::serving_state::ServingState;
 
 /// Something that happened on the xDS side of a channel or of a server. [`Display`](fmt::Display) puts it in words.
 ///

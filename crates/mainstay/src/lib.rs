@@ -286,6 +286,7 @@ mod queue;
 mod random;
 mod request;
 mod server;
+mod serving_state;
 mod shared;
 mod subchannel;
 mod supervisor;
@@ -305,7 +306,8 @@ pub use error::{BuildError, TargetError, TargetErrorKind};
 pub use names::{Fault, Locality, ResourceName, ResourceType};
 pub use peer::Peer;
 pub use rustls;
-pub use server::{Handlers, Running, ServeError, Server, ServerBuilder, ServingState, ServingStates};
+pub use server::{Handlers, Running, ServeError, Server, ServerBuilder};
+pub use serving_state::{ServingState, ServingStates};
 #[cfg(feature = "opentelemetry")]
 pub use telemetry::{Telemetry, TelemetryBuilder};
 pub use throttle::RetryThrottle;

@@ -6,27 +6,28 @@ mod connection;
 mod driver;
 mod error;
 mod generation;
+mod handle;
 mod handlers;
+mod limits;
 mod listener;
 mod nodes;
 mod plan;
+mod port;
 mod rpc;
 mod running;
 mod security;
 mod shared;
 mod socket;
-mod state;
 mod supervisor;
 
 pub use builder::ServerBuilder;
 pub use error::ServeError;
 pub use handlers::Handlers;
 pub use running::Running;
-pub use state::{ServingState, ServingStates};
 
+pub(crate) use handle::ServerHandle;
 pub(crate) use listener::Listener;
 pub(crate) use nodes::SocketNode;
-pub(crate) use shared::ServerHandle;
 
 /// A gRPC server that the control plane configures (gRFC A36).
 ///

@@ -29,7 +29,7 @@ use copy::{Built, Copy};
 use judge::{Judge, Program};
 use mutant::Mutant;
 use page::Reasons;
-use table::{Row, Table};
+use table::{Row, TITLE, Table};
 
 /// Measures how many logic mutants of the cores the unit tests and the simulator notice.
 #[derive(Parser)]
@@ -44,7 +44,7 @@ struct Flags {
     /// Only mutants of files whose path has this in it.
     #[arg(long, value_name = "FILE")]
     only: Option<String>,
-    /// Only mutants that survived what is run now, by the table.
+    /// Only mutants that survived what is run now, by the table, without those that are held to be equivalent.
     #[arg(long)]
     survivors: bool,
     /// Say which mutants there are and run nothing.
@@ -69,8 +69,11 @@ struct Flags {
     #[arg(long, default_value_t = 2)]
     jobs: usize,
     /// Where the table is.
-    #[arg(long, default_value = "docs/mutants.tsv")]
+    #[arg(long, default_value = TABLES[0])]
     table: PathBuf,
+    /// What the sample is, for the page.
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -94,7 +97,7 @@ fn run(flags: &Flags) -> io::Result<()> {
     let reasons = Reasons::read(&std::fs::read_to_string(root.join(REASONS))?);
     let table = Table::read(&std::fs::read_to_string(root.join(&flags.table)).unwrap_or_default());
     if flags.page {
-        return write_page(&root.join(&flags.table), &table, &reasons);
+        return write_page(&root, &table, &reasons);
     }
     let all = sources(&root)?;
     let order = sample::order(&all, flags.seed);
@@ -111,7 +114,7 @@ fn run(flags: &Flags) -> io::Result<()> {
     let known = table.by_key();
     if flags.survivors {
         let survived = |number: &u32| {
-            known.get(&all[*number as usize].key()).is_some_and(|row| {
+            known.get(&all[*number as usize].key()).filter(|row| !reasons.is_equivalent(row)).is_some_and(|row| {
                 (flags.runs(Which::Unit) && row.unit.is_known() && !row.unit.is_noticed())
                     || (flags.runs(Which::Sim) && row.sim.is_known() && !row.sim.is_noticed())
             })
@@ -164,14 +167,14 @@ fn run(flags: &Flags) -> io::Result<()> {
         rows.extend(table.rows.iter().filter(|row| !again.contains(&row.key())).cloned());
         rows.sort_by(|a, b| (&a.file, a.line, &a.what).cmp(&(&b.file, b.line, &b.what)));
     }
-    let table = Table { about: flags.about(&root, all.len()), rows };
+    let table = Table { about: flags.about(&root, all.len(), &table), rows };
     let path = root.join(&flags.table);
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
     std::fs::write(&path, table.text())?;
     std::fs::remove_dir_all(work)?;
-    write_page(&path, &table, &reasons)
+    write_page(&root, &table, &reasons)
 }
 
 impl Flags {
@@ -183,7 +186,7 @@ impl Flags {
         self.judge.is_none_or(|only| only == which)
     }
 
-    fn about(&self, root: &Path, places: usize) -> Vec<(String, String)> {
+    fn about(&self, root: &Path, places: usize, before: &Table) -> Vec<(String, String)> {
         let git = |arguments: &[&str]| {
             let output = Command::new("git").args(arguments).current_dir(root).output();
             output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
@@ -191,12 +194,19 @@ impl Flags {
         let changed = git(&["status", "--porcelain", "crates/xds", "crates/lb", "crates/sim"]);
         let changes = if changed.is_empty() { "" } else { ", and changes" };
         let commit = format!("{}{changes}", git(&["rev-parse", "--short", "HEAD"]));
+        let earlier = |name: &str| before.about.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        let commit = match earlier("commit").filter(|_| self.survivors) {
+            Some(before) => format!("{before}; what survived was judged again on {commit}"),
+            None => commit,
+        };
+        let title = self.title.clone().or_else(|| earlier(TITLE)).unwrap_or_else(|| "A sample".to_owned());
         let without: String = self.without.iter().map(|seed| format!(" --without {seed}")).collect();
         let command = format!(
             "`cargo run -p mainstay-mutants -- --sample {} --seed {} --seeds {} --states {}{without}`",
             self.sample, self.seed, self.seeds, self.states
         );
         [
+            (TITLE, title),
             ("commit", commit),
             ("command", command),
             ("places where a mutant could be", places.to_string()),
@@ -204,7 +214,7 @@ impl Flags {
             (
                 "the simulator",
                 format!(
-                    "lives of the tree of policies, histories of the dependency manager, stories, what once went wrong, {} seeds, up to {} states of each small world; it stops at the first violation",
+                    "stories, lives of the tree of policies, histories of the dependency manager and of servers, 400 worlds of clients, {} seeds, what once went wrong, up to {} states of each small world; it stops at the first violation",
                     self.seeds, self.states
                 ),
             ),
@@ -284,10 +294,12 @@ fn is_test(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("/testbed.rs")
 }
 
-/// Writes the page beside its table.
-fn write_page(table_path: &Path, table: &Table, reasons: &Reasons) -> io::Result<()> {
-    std::fs::write(table_path.with_extension("md"), page::page(table, reasons))?;
-    for key in reasons.unused(table) {
+/// Writes the page of all tables, and says the figures of one.
+fn write_page(root: &Path, table: &Table, reasons: &Reasons) -> io::Result<()> {
+    let texts = TABLES.iter().filter_map(|path| std::fs::read_to_string(root.join(path)).ok());
+    let tables: Vec<Table> = texts.map(|text| Table::read(&text)).collect();
+    std::fs::write(root.join(PAGE), page::page(&tables, reasons))?;
+    for key in reasons.unused(&tables) {
         println!("a reason for nothing: {key}");
     }
     println!("{}", page::summary(table, reasons));
@@ -302,7 +314,19 @@ fn root() -> io::Result<PathBuf> {
 }
 
 /// What is mutated.
-const MUTATED: [&str; 3] = ["crates/xds/src/client", "crates/xds/src/deps", "crates/lb/src"];
+const MUTATED: [&str; 5] = [
+    "crates/xds/src/client",
+    "crates/xds/src/deps",
+    "crates/xds/src/serve",
+    "crates/xds/src/resource/listener",
+    "crates/lb/src",
+];
+
+/// The tables that the page is made of.
+const TABLES: [&str; 2] = ["docs/mutants.tsv", "docs/mutants-unseen.tsv"];
+
+/// The page.
+const PAGE: &str = "docs/mutants.md";
 
 /// Why mutants survive.
 const REASONS: &str = "crates/mutants/survivors.txt";

@@ -57,43 +57,50 @@ impl Reasons {
         !row.is_noticed() && self.0.get(&row.key()).is_some_and(|reason| reason.starts_with("equivalent:"))
     }
 
-    /// Reasons for mutants that are not in the table, or were noticed by all.
-    pub(crate) fn unused(&self, table: &Table) -> Vec<&str> {
-        let rows = table.by_key();
+    /// Reasons for mutants that are in no table, or were noticed by all.
+    pub(crate) fn unused(&self, tables: &[Table]) -> Vec<&str> {
+        let rows = || tables.iter().flat_map(|table| &table.rows);
         let is_used = |key: &&str| {
             let of_file = key.strip_suffix(" *");
             match of_file {
-                Some(file) => table.rows.iter().any(|row| row.file == file && !row.sim.is_noticed()),
-                None => rows.get(*key).is_some_and(|row| !row.unit.is_noticed() || !row.sim.is_noticed()),
+                Some(file) => rows().any(|row| row.file == file && !row.sim.is_noticed()),
+                None => rows().any(|row| row.key() == *key && !(row.unit.is_noticed() && row.sim.is_noticed())),
             }
         };
         self.0.keys().map(String::as_str).filter(|key| !is_used(key)).collect()
     }
 }
 
-/// The page for a table.
-pub(crate) fn page(table: &Table, reasons: &Reasons) -> String {
+/// The page for these tables.
+pub(crate) fn page(tables: &[Table], reasons: &Reasons) -> String {
     let mut text = HEAD.to_owned();
+    tables.iter().for_each(|table| add(&mut text, table, reasons));
+    text
+}
+
+/// Adds the part of the page that is about one table.
+fn add(text: &mut String, table: &Table, reasons: &Reasons) {
+    let _ = writeln!(text, "\n## {}\n", table.title());
     for (name, value) in &table.about {
         let _ = writeln!(text, "- {name}: {value}");
     }
-    text.push_str("\n## Figures\n\n| | mutants | unit tests | simulator alone | together |\n|---|---|---|---|---|\n");
+    text.push_str("\n| | mutants | unit tests | simulator alone | together |\n|---|---|---|---|---|\n");
     let all: Vec<&Row> = table.rows.iter().collect();
     let different: Vec<&Row> = all.iter().copied().filter(|row| !reasons.is_equivalent(row)).collect();
-    row(&mut text, "**all**", &all);
-    row(&mut text, "without the equivalent ones", &different);
+    row(text, "**all**", &all);
+    row(text, "without the equivalent ones", &different);
     for (name, prefix) in ROOMS {
-        row(&mut text, name, &of(&all, |row| row.file.starts_with(prefix)));
+        row(text, name, &of(&all, |row| row.file.starts_with(prefix)));
     }
     text.push_str("\n| operator | what becomes of the text | mutants | unit tests | simulator alone | together |\n");
     text.push_str("|---|---|---|---|---|---|\n");
     for operator in Operator::ALL {
         let name = format!("{operator} | {}", operator.meaning().replace("||", "\\|\\|"));
-        row(&mut text, &name, &of(&all, |row| row.operator() == Some(operator)));
+        row(text, &name, &of(&all, |row| row.operator() == Some(operator)));
     }
     let all_known = all.iter().all(|row| row.unit.is_known() && row.sim.is_known());
     let list = |text: &mut String, title: &str, about: &str, rows: Vec<&Row>| {
-        let _ = writeln!(text, "\n## {title}\n\n{about}\n");
+        let _ = writeln!(text, "\n### {title}\n\n{about}\n");
         if rows.is_empty() {
             text.push_str(if all_known { "None.\n" } else { "None known: not all mutants were judged by both.\n" });
         }
@@ -105,24 +112,23 @@ pub(crate) fn page(table: &Table, reasons: &Reasons) -> String {
     };
     let survives = |verdict: &Verdict| verdict.is_known() && !verdict.is_noticed();
     list(
-        &mut text,
+        text,
         "Survivors of both",
         "Noticed neither by the unit tests nor by the simulator.",
         of(&all, |row| survives(&row.unit) && survives(&row.sim)),
     );
     list(
-        &mut text,
+        text,
         "Survivors of the simulator",
         "The unit tests notice them, or were not asked.",
         of(&all, |row| survives(&row.sim) && !survives(&row.unit)),
     );
     list(
-        &mut text,
+        text,
         "Survivors of the unit tests",
         "The simulator notices them, or was not asked.",
         of(&all, |row| survives(&row.unit) && !survives(&row.sim)),
     );
-    text
 }
 
 fn of<'a>(rows: &[&'a Row], which: impl Fn(&Row) -> bool) -> Vec<&'a Row> {
@@ -176,8 +182,13 @@ impl Share {
     }
 }
 
-const ROOMS: [(&str, &str); 3] =
-    [("`xds/client`", "crates/xds/src/client/"), ("`xds/deps`", "crates/xds/src/deps"), ("`lb`", "crates/lb/")];
+const ROOMS: [(&str, &str); 5] = [
+    ("`xds/client`", "crates/xds/src/client/"),
+    ("`xds/deps`", "crates/xds/src/deps"),
+    ("`xds/serve`", "crates/xds/src/serve"),
+    ("`xds/resource/listener`", "crates/xds/src/resource/listener"),
+    ("`lb`", "crates/lb/"),
+];
 
 const HEAD: &str = "# Would the tests notice?
 
@@ -185,8 +196,7 @@ Written by `mainstay-mutants`. A mutant is one small logic error in a core: `<` 
 negated. All mutants of a sample are compiled into one copy of the cores, each behind a switch; then the tests run once
 with each of them on, and so does, apart from them, the simulator. What fails, panics or never ends has noticed it.
 
-The sample is drawn by a seed from all places of `xds/client`, `xds/deps` and `lb` where such an error could be, from
-each file as many as its share. Places are left out if they are text for people, tests, or only make room, or if the
-mutant does not compile. `mutants.tsv` beside this page has all of the sample with what noticed each.
-
+The sample is drawn by a seed from all places of the rooms below where such an error could be, from each file as many as
+its share. Places are left out if they are text for people, tests, or only make room, or if the mutant does not compile. A survivor is equivalent if nothing could notice it; the reason says why. The tables beside this
+page (`mutants.tsv` and `mutants-unseen.tsv`) have every mutant with what noticed it.
 ";

@@ -7,7 +7,7 @@ use crate::judge::Verdict;
 use crate::mutant::{Mutant, Operator};
 
 /// A measured sample.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Table {
     /// How it was measured: names and values, in order.
     pub(crate) about: Vec<(String, String)>,
@@ -58,10 +58,18 @@ impl Table {
         text
     }
 
+    /// What the page calls it.
+    pub(crate) fn title(&self) -> &str {
+        self.about.iter().find(|(name, _)| name == TITLE).map_or("A sample", |(_, title)| title)
+    }
+
     pub(crate) fn by_key(&self) -> BTreeMap<String, &Row> {
         self.rows.iter().map(|row| (row.key(), row)).collect()
     }
 }
+
+/// The line that says what the sample is.
+pub(crate) const TITLE: &str = "what it is";
 
 impl Row {
     pub(crate) fn new(mutant: &Mutant) -> Self {

@@ -185,16 +185,18 @@ fn the_page_counts_and_gives_reasons() {
     let reasons = Reasons::read(
         "crates/lb/src/a.rs two\n    equivalent: a second\n    time changes nothing\n# c\n\ncrates/lb/src/a.rs *\n  no such world\nx\n y\n",
     );
-    let text = page(&table, &reasons);
+    let text = page(std::slice::from_ref(&table), &reasons);
     assert!(text.contains("| **all** | 4 | 2 (50.0 %) | 1 (25.0 %) | 2 (50.0 %) |"), "{text}");
     assert!(text.contains("| without the equivalent ones | 3 | 2 (66.7 %) | 1 (33.3 %) | 2 (66.7 %) |"), "{text}");
     assert!(text.contains("two\n  equivalent: a second time changes nothing"), "{text}");
     assert!(text.contains("three (the simulator does not come by)\n  no such world"), "{text}");
-    assert_eq!(reasons.unused(&table), ["x"]);
+    assert_eq!(reasons.unused(std::slice::from_ref(&table)), ["x"]);
     // Who was not asked has let nothing pass.
     let half = Table { about: Vec::new(), rows: vec![row("five", "-", "survived")] };
-    let text = page(&half, &reasons);
-    let (both, alone) = text.split_once("## Survivors of the simulator").expect("a list");
+    let text = page(&[table.clone(), half], &reasons);
+    assert_eq!(text.matches("\n## A sample\n").count(), 2, "{text}");
+    let half = text.rsplit("\n## A sample\n").next().expect("a part");
+    let (both, alone) = half.split_once("## Survivors of the simulator").expect("a list");
     assert!(!both.contains("five") && alone.contains("five"), "{text}");
     assert!(summary(&table, &reasons).starts_with("all: 4 mutants"));
 }

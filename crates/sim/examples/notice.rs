@@ -1,20 +1,21 @@
 //! Looks for anything that does not hold, and says what and where: `notice SEEDS STATES [WITHOUT...]`.
 //!
-//! Lives of the tree of policies and histories of the dependency manager come first, then stories and what once went
-//! wrong, then the worlds of so many seeds, without some, then so many states of each small world. It ends at the first
-//! violation. `mainstay-mutants` runs it with one deliberate error after the other in the cores.
+//! Stories come first. Then, in rounds, lives of the tree of policies, histories of the dependency manager and of servers,
+//! worlds of clients and the worlds of so many seeds, without some; then what once went wrong, and so many states of each
+//! small world. It ends at the first violation. `mainstay-mutants` runs it with one deliberate error after the other in the cores.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use mainstay_sim::{Failure, STORIES, Search, deps, policies, regressions, replay_line, small, swarm};
+use mainstay_sim::{Failure, STORIES, Search, deps, policies, regressions, replay_line, servers, small, swarm};
 
 fn main() -> ExitCode {
     let mut numbers = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));
     let seeds: u64 = numbers.next().unwrap_or(1_000);
     let states = numbers.next().map_or(5_000, |states| usize::try_from(states).expect("not that many"));
     let without: Vec<u64> = numbers.collect();
-    match look((0..seeds).filter(|seed| !without.contains(seed)), states) {
+    let seeds: Vec<u64> = (0..seeds).filter(|seed| !without.contains(seed)).collect();
+    match look(&seeds, states) {
         Ok(()) => ExitCode::SUCCESS,
         Err(found) => {
             println!("NOTICED {found}");
@@ -23,21 +24,38 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes a line for each thing that was looked at, so that one can see that it goes on.
-fn look(seeds: impl Iterator<Item = u64>, states: usize) -> Result<(), String> {
-    for seed in 0..policies::SEEDS {
-        policies::run(seed).map_err(|failure| format!("{} in {}", what(&failure), failure.scenario))?;
-        if seed % 100 == 0 {
-            println!("policies {seed}");
-        }
-    }
-    for history in (0..HISTORIES).filter(|history| !deps::AT_ODDS.contains(history)) {
-        deps::run(history).map_err(|violation| format!("{:?} in the history {history}", violation.invariant))?;
-        println!("history {history}");
-    }
+/// Writes a line for each thing that was looked at, so that one can see that it goes on. A little of everything comes
+/// first: whatever can be noticed is noticed soon.
+fn look(seeds: &[u64], states: usize) -> Result<(), String> {
     for (name, tell) in STORIES {
         tell().map_err(|violation| format!("{:?} in the story {name:?}", violation.invariant))?;
         println!("story {name}");
+    }
+    for round in 0..ROUNDS {
+        let part = |count: u64| (0..count).filter(move |number| number % ROUNDS == round);
+        for seed in part(policies::SEEDS) {
+            policies::run(seed).map_err(|failure| format!("{} in {}", what(&failure), failure.scenario))?;
+            if seed % 100 == round {
+                println!("policies {seed}");
+            }
+        }
+        for history in part(HISTORIES) {
+            deps::run(history).map_err(|violation| format!("{:?} in the history {history}", violation.invariant))?;
+            println!("history {history}");
+        }
+        for history in part(HISTORIES) {
+            servers::run(history, None)
+                .map_err(|violation| format!("{:?} in the server {history}", violation.invariant))?;
+            println!("server {history}");
+        }
+        for seed in part(CLIENTS) {
+            swarm::clients::run_seed(seed).map_err(|failure| format!("{} in the client {seed}", what(&failure)))?;
+            println!("client {seed}");
+        }
+        for &seed in part(seeds.len() as u64).filter_map(|at| seeds.get(usize::try_from(at).ok()?)) {
+            swarm::run_seed(seed).map_err(|failure| format!("{} in seed {seed}", what(&failure)))?;
+            println!("seed {seed}");
+        }
     }
     for line in regressions() {
         let name = line.split(':').next().unwrap_or(line);
@@ -46,10 +64,6 @@ fn look(seeds: impl Iterator<Item = u64>, states: usize) -> Result<(), String> {
             Err(error) => format!("{error} in the case {name}"),
         })?;
         println!("case {name}");
-    }
-    for seed in seeds {
-        swarm::run_seed(seed).map_err(|failure| format!("{} in seed {seed}", what(&failure)))?;
-        println!("seed {seed}");
     }
     for scenario in small::all() {
         let name = scenario.name.clone();
@@ -65,3 +79,5 @@ fn what(failure: &Failure) -> String {
 }
 
 const HISTORIES: u64 = 600;
+const CLIENTS: u64 = 400;
+const ROUNDS: u64 = 20;

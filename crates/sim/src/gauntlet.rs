@@ -12,7 +12,7 @@ use crate::world::Stats;
 use crate::{policies, small, swarm};
 
 /// Holds the tree of policies against its reference, tells every story, replays what once went wrong, runs the worlds of
-/// these seeds, and visits at most so many states of each small world.
+/// these seeds, those of channels and those of clients, and visits at most so many states of each small world.
 ///
 /// # Errors
 /// The first failure; it is not made short.
@@ -36,6 +36,7 @@ pub fn gauntlet(seeds: Range<u64>, states: usize) -> Result<Stats, Box<Failure>>
     let mut stats = Stats::default();
     for seed in seeds {
         stats += swarm::run_seed(seed)?;
+        stats += swarm::clients::run_seed(seed)?;
     }
     let search = Search { max_states: states, ..Search::default() };
     for scenario in small::all() {

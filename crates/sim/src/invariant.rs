@@ -55,6 +55,13 @@ pub enum Invariant {
     Connections,
     /// When everything works again, all is as the first server says, within a bound (C-49, L-10).
     Convergence,
+    /// A server is served by what its control planes say: one generation after the other, whole, and equal ones are one
+    /// (SV-5, SV-6, SV-11 to SV-15).
+    Generations,
+    /// A port accepts connections exactly while its address is served, and the application is told (SV-5, SV-7, SV-13).
+    Ports,
+    /// Not one byte is in plaintext where TLS was asked for (TL-1).
+    Security,
     /// After the last drop nothing is left: no stream, timer, lookup, connection or count (C-3, P-15).
     Leak,
 }

@@ -22,6 +22,7 @@ mod rehearse;
 mod resources;
 mod run;
 mod scenario;
+pub mod servers;
 mod shell;
 mod shrink;
 pub mod small;

@@ -58,6 +58,23 @@ pub(crate) struct Oracle {
     asleep: bool,
     /// Authorities of which another server is in charge since this step.
     moved: BTreeSet<AuthorityKey>,
+    /// What must be told of deletions that are ignored.
+    deletions: Deletions,
+    /// Messages that make no sense, of which nothing was told yet.
+    nonsense: u32,
+}
+
+/// Deletions that are not heeded (A53): what is to be told of them, and was.
+#[derive(Clone, Debug, Default)]
+struct Deletions {
+    /// Resources that a server took away, and that stay in use. Whether that has to be told by now.
+    begun: BTreeMap<ResourceKey, bool>,
+    /// Those of which it was told.
+    told: BTreeSet<ResourceKey>,
+    /// Those that are back.
+    over: BTreeSet<ResourceKey>,
+    /// Those that are said to be over without being back: nobody may want them any more.
+    let_go: BTreeSet<ResourceKey>,
 }
 
 /// What never changes.
@@ -184,6 +201,8 @@ impl Oracle {
             woke_before: None,
             moved: BTreeSet::new(),
             asleep: false,
+            deletions: Deletions::default(),
+            nonsense: 0,
         }
     }
 
@@ -311,8 +330,52 @@ impl Oracle {
             Report::Unreachable(server, _, pause) => self.gave_up(now, server, *pause),
             Report::StreamEnded(server, _, pause) => self.stream_ended(now, server, *pause),
             Report::Alive(server) => self.is_alive_again(server),
-            _ => Ok(()),
+            Report::Connecting(server) => self.connecting(server),
+            Report::Connected(server) => self.connected(server),
+            Report::Answered(server) => self.has_answered(server),
+            Report::DeletionIgnored(_, key) => {
+                Invariant::Cache.holds(self.deletions.begun.remove(key).is_some(), || {
+                    format!("the deletion of {key} is said to be ignored, and nobody deleted it")
+                })?;
+                let is_new = self.deletions.told.insert(key.clone());
+                Invariant::Cache.holds(is_new, || format!("the deletion of {key} is said to be ignored twice"))
+            }
+            Report::DeletionOver(_, key) => {
+                let was_told = self.deletions.told.remove(key);
+                Invariant::Cache.holds(was_told, || format!("the deletion of {key} is over, and was never told"))?;
+                if !self.deletions.over.remove(key) {
+                    self.deletions.let_go.insert(key.clone());
+                }
+                Ok(())
+            }
+            Report::Ignored(..) => {
+                self.nonsense = self.nonsense.saturating_sub(1);
+                Ok(())
+            }
+            Report::SecurityIgnored(_) => Ok(()),
         }
+    }
+
+    /// A message arrives that makes no sense.
+    pub(crate) fn nonsense(&mut self, stream: StreamId) {
+        self.nonsense += u32::from(self.streams.contains_key(&stream));
+        self.alive(stream, mainstay_xds::client::Sign::Data);
+    }
+
+    /// What happened was told, once and when it happened.
+    fn check_told(&mut self, view: &View<'_>) -> Result<(), Violation> {
+        let Deletions { begun, told, over, let_go } = &mut self.deletions;
+        let untold = begun.iter().find(|(_, is_due)| **is_due).map(|(key, _)| key);
+        Invariant::Cache.holds(untold.is_none(), || format!("{untold:?} stays in use, and nobody is told"))?;
+        Invariant::Cache.holds(over.is_empty(), || format!("{over:?} are back, and nobody is told"))?;
+        let is_watched = |key: &&ResourceKey| view.dump.iter().any(|status| status.resource == **key);
+        let early = let_go.iter().find(is_watched);
+        Invariant::Cache.holds(early.is_none(), || format!("the deletion of {early:?} is over, and it is not back"))?;
+        begun.clear();
+        let_go.clear();
+        let entries = &self.entries;
+        told.retain(|key| entries.contains_key(key));
+        Invariant::Answers.holds(self.nonsense == 0, || "nobody is told of a message without sense".to_owned())
     }
 
     // --- After a step ---
@@ -327,6 +390,7 @@ impl Oracle {
         self.check_wire(view)?;
         self.check_truth(view)?;
         self.check_states(view)?;
+        self.check_told(view)?;
         self.moved.clear();
         self.take_verdicts();
         Ok(())

@@ -4,6 +4,7 @@
 //! reference does, which is written from the rules and shares no code with it. See [`run`].
 
 mod channel;
+mod identity;
 mod make;
 mod naive;
 mod retries;
@@ -23,7 +24,7 @@ pub const SEEDS: u64 = 100 * make::THEMES;
 /// If they differ.
 pub fn run(seed: u64) -> Result<Vec<String>, Box<Failure>> {
     let mut world = world::World::new(seed);
-    let aside = retries::run(seed).and_then(|()| retries::race(seed));
+    let aside = retries::run(seed).and_then(|()| retries::race(seed)).and_then(|()| identity::run(seed));
     let aside =
         aside.and_then(|()| if seed.is_multiple_of(make::THEMES) { channel::run(seed / make::THEMES) } else { Ok(()) });
     let outcome = aside.and_then(|()| match seed % LEAKS {

@@ -33,6 +33,11 @@ pub fn run(scenario: &Arc<Scenario>, choose: &mut dyn Choose, events: usize) -> 
         .map_err(|(violation, _)| violation)
 }
 
+/// The same without drills, for those who try very many worlds.
+pub(crate) fn run_short(scenario: &Arc<Scenario>, choose: &mut dyn Choose, events: usize) -> Result<(), Violation> {
+    live(World::undrilled(scenario.clone(), choose)?, choose, events).map(drop).map_err(|(violation, _)| violation)
+}
+
 /// Runs a world by a list of choices, with a transcript. After the last choice it is healed and ended.
 ///
 /// # Errors

@@ -16,7 +16,7 @@ use crate::world::{Event, World};
 pub type Story = (&'static str, fn() -> Result<(), Violation>);
 
 /// Every story.
-pub const STORIES: [Story; 14] = [
+pub const STORIES: [Story; 15] = [
     ("the last server dies in mid-update and stays away", the_last_server_dies),
     ("both servers die during a switch back", both_die_during_a_switch_back),
     ("endpoints roll while an update is withheld", endpoints_roll_while_an_update_is_withheld),
@@ -31,6 +31,7 @@ pub const STORIES: [Story; 14] = [
     ("a primary comes back with bad endpoints first", a_primary_comes_back_with_bad_endpoints),
     ("a server has nothing new to say", a_server_has_nothing_new_to_say),
     ("silence is a failure before it is an absence", silence_is_a_failure_before_it_is_an_absence),
+    ("a fallback has only a part of it", a_fallback_has_only_a_part),
 ];
 
 /// A world and the way through it.
@@ -153,6 +154,24 @@ fn the_last_server_dies() -> Result<(), Violation> {
     stage.on(Event::Heal(0))?;
     stage.pass(60, true)?;
     stage.goes_by("shop 11")?;
+    stage.end()
+}
+
+/// A mixture is held back for 15 s from the switch, not from the first word of a server that took its time (C-50).
+fn a_fallback_has_only_a_part() -> Result<(), Violation> {
+    let a = [shop("c", 10), eds("c", 10), endpoints("c", &[10])];
+    let a_next = [shop("d", 11), eds("d", 11), endpoints("d", &[11])];
+    let mut stage = Stage::start(Scenario::new("story", &[("a", &[&a, &a_next]), ("b", &[&[shop("c", 20)]])]))?;
+    stage.on(Event::Mute(1))?;
+    stage.on(Event::Publish(0))?;
+    stage.serves(0, ResourceType::Listener)?;
+    stage.on(Event::Kill(0))?;
+    stage.pass(10, true)?;
+    stage.on(Event::Heal(1))?;
+    stage.pass(4, true)?;
+    stage.goes_by("shop 10")?;
+    stage.pass(2, true)?;
+    stage.goes_by("shop 20")?;
     stage.end()
 }
 

@@ -21,6 +21,8 @@ use crate::scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario};
 use crate::truth::Truth;
 use crate::world::Stats;
 
+pub mod clients;
+
 /// Runs the world of a seed. The same seed is the same world, event by event.
 ///
 /// # Errors
@@ -55,7 +57,7 @@ pub fn scenario(seed: u64) -> Scenario {
     let configs: Vec<_> = (0..servers)
         .map(|index| ServerConfig { features: features[index], ..ServerConfig::insecure(format!("server{index}")) })
         .collect();
-    let bootstrap = draw.bootstrap(&configs);
+    let bootstrap = draw.bootstrap(&configs, None);
     let mut graph = draw.graph(&bootstrap);
     let editions = 1 + draw.below(5);
     let mut truths: Vec<Vec<Arc<Truth>>> = vec![Vec::new(); servers];
@@ -211,12 +213,13 @@ impl Draw {
     }
 
     /// Top-level servers and perhaps two authorities, which may share servers with the top level.
-    fn bootstrap(&mut self, servers: &[ServerConfig]) -> Bootstrap {
+    fn bootstrap(&mut self, servers: &[ServerConfig], guards: Option<Guards>) -> Bootstrap {
         let top = 1 + self.below(servers.len());
         let label = |key: &str| (key.to_owned(), MetadataValue::String(key.to_uppercase()));
         let metadata = ["zone", "app", "version", "team"].map(label).into();
         let node = Node { id: "sim".to_owned(), metadata, ..Node::default() };
-        let mut builder = Bootstrap::builder().node(node).guards(self.guards());
+        let guards = guards.unwrap_or_else(|| self.guards());
+        let mut builder = Bootstrap::builder().node(node).guards(guards);
         for server in &servers[..top] {
             builder = builder.server(server.clone());
         }

@@ -60,6 +60,8 @@ pub struct World {
     /// Another client of the process, with watchers of its own: `#server`.
     side: Option<Side>,
     pub(crate) loads: Loads,
+    /// Whether RPCs of all kinds, and outages of backends, are tried when everything is well again.
+    is_drilled: bool,
     /// What may still go wrong.
     faults_left: u32,
     delays_left: u32,
@@ -184,6 +186,13 @@ impl World {
         Ok(world)
     }
 
+    /// The same without the drills at its end, which take most of a short life and need no choice.
+    pub(crate) fn undrilled(scenario: Arc<Scenario>, choose: &mut dyn Choose) -> Result<Self, Violation> {
+        let mut world = Self::start(scenario, choose, false)?;
+        world.is_drilled = false;
+        Ok(world)
+    }
+
     fn start(scenario: Arc<Scenario>, choose: &mut dyn Choose, transcript: bool) -> Result<Self, Violation> {
         let planes = scenario.planes.iter().map(|spec| {
             let truth = spec.editions.first().cloned().unwrap_or_default();
@@ -204,6 +213,7 @@ impl World {
             subscriptions: BTreeMap::new(),
             side: (!scenario.side.is_empty()).then(|| Side::new(&scenario, &rules)),
             loads: Loads::default(),
+            is_drilled: true,
             faults_left: scenario.limits.faults,
             delays_left: scenario.limits.delays,
             backend_faults_left: scenario.limits.backend_faults,
@@ -359,7 +369,7 @@ impl World {
                     link.bytes = true;
                 }
                 if let Some(oracle) = self.oracle_of(*who) {
-                    oracle.alive(*id, client::Sign::Data);
+                    oracle.nonsense(*id);
                 }
                 let nonsense = Bytes::from_static(b"\xff\xffnonsense");
                 self.xds(choose, *who, client::Event::Received(*id, nonsense));

@@ -502,7 +502,8 @@ impl DependencyManager {
         let mixed_sources = verdict == Verdict::Mixed;
         let changed = self.graph.take_changed();
         let published = |name: &str| self.published.as_ref()?.clusters.get(name);
-        let edits: Vec<_> = changed.iter().filter(|name| self.graph.result(name) != published(name)).collect();
+        let is_new = |name: &Arc<str>| self.graph.result(name) != published(name);
+        let edits: Vec<_> = changed.into_iter().filter(is_new).collect();
         let config = match &self.published {
             Some(before) if edits.is_empty() && unit.is_in(before) && before.mixed_sources == mixed_sources => {
                 if self.in_force == Some(Ok(())) {
@@ -512,7 +513,7 @@ impl DependencyManager {
             }
             before => {
                 let mut clusters = before.as_ref().map_or_else(BTreeMap::new, |before| before.clusters.clone());
-                for name in edits {
+                for name in &edits {
                     match self.graph.result(name) {
                         Some(result) => drop(clusters.insert(name.clone(), result.clone())),
                         None => drop(clusters.remove(name)),
@@ -523,8 +524,9 @@ impl DependencyManager {
             }
         };
         self.published = Some(config.clone());
-        self.in_force = Some(Ok(()));
+        let had_config = self.in_force.replace(Ok(())) == Some(Ok(()));
         self.out.push_back(Action::Publish(Ok(config)));
+        self.stale.any |= self.graph.reconsider(had_config.then_some(&edits));
     }
 }
 

@@ -9,9 +9,15 @@ fn the_short_help_of_sim_fits_a_screen() {
     let output = mainstay(&["sim", "-h"]);
     assert_eq!(output.status.code(), Some(0));
     let help = text(&output.stdout);
-    for flag in
-        ["--seeds <N>", "--first <SEED>", "--replay <LINE>", "--bootstrap <FILE>", "--resources <DIR>", "--target"]
-    {
+    for flag in [
+        "--seeds <N>",
+        "--of <KIND>",
+        "--first <SEED>",
+        "--replay <LINE>",
+        "--bootstrap <FILE>",
+        "--resources <DIR>",
+        "--target",
+    ] {
         assert!(help.contains(flag), "{flag}: {help}");
     }
     assert!(help.lines().count() < 24, "{help}");

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use mainstay_xds::resource::filter::{AbortStatus, Fault, FaultAbort, FaultShare, FilterOverride};
+use mainstay_xds::resource::filter::{
+    AuditCondition, AuditLoggerConfig, AuditOptions, FilterConfig, FilterOverride, Policy, Rbac, RbacAction, Rule,
+};
 use mainstay_xds::resource::listener::{RouteSource, ServerListener};
 use mainstay_xds::resource::matcher::{HeaderMatch, HeaderMatcher, PathMatcher, StringMatcher};
 use mainstay_xds::resource::route::{ClusterTarget, DomainPattern, ForwardAction, Route};
@@ -11,6 +13,7 @@ use mainstay_xds::serve::Generation;
 use proptest::prelude::*;
 
 use super::*;
+use crate::authz::{Caller, Facts};
 use crate::testbed::Script;
 
 // === requests ===
@@ -125,20 +128,20 @@ fn a_share_of_rpcs_takes_a_route() {
 
 #[test]
 fn filters_have_the_config_of_the_most_specific_override_whatever_becomes_of_the_rpc() {
-    // SV-28, R-24, R-39, L-43. The filter is one that a parser accepts on clients only; here it stands for any.
-    let overridden = |code: usize| [("f".to_owned(), FilterOverride::Fault(fault(code)))].into();
+    // SV-28, R-24, R-39, L-43, AZ-10
+    let overridden = |code: usize| [("f".to_owned(), FilterOverride::Rbac(Some(refusing(code))))].into();
     let off = || [("f".to_owned(), FilterOverride::Disabled)].into();
     let with = |prefix: &str, overrides| Route { overrides, ..route(prefix, RouteAction::NonForwarding) };
     let mut one = host(&["one"], vec![with("/a/", overridden(3)), with("/b/", off()), route("/c/", forward())]);
     one.overrides = overridden(2);
     let two = host(&["two"], vec![with("/a/", overridden(4))]);
-    let http = http(vec![filter("f", FilterConfig::Fault(fault(1))), router()]);
+    let http = http(vec![filter("f", FilterConfig::Rbac(Some(refusing(1)))), router()]);
     let chain = ChainRoutes::new(&http, Some(&config(vec![one, two])));
     let codes = |authority: &str, path: &str| -> Vec<usize> {
         let headers = HeaderMap::new();
         let request = Request { method: &Method::POST, path, authority: Some(authority), headers: &headers };
         let Decision::Pass { filters, .. } = chain.decide(&request, &mut Script::default()) else { panic!() };
-        filters.iter().map(code).collect()
+        refused_by(filters)
     };
     assert_eq!(codes("one", "/a/m"), [3]);
     assert_eq!(codes("one", "/b/m"), Vec::<usize>::new());
@@ -156,7 +159,7 @@ fn filters_have_the_config_of_the_most_specific_override_whatever_becomes_of_the
         let headers = HeaderMap::new();
         let request = Request { method: &Method::POST, path, authority: Some("two"), headers: &headers };
         match chain.decide(&request, &mut Script::default()) {
-            Decision::Pass { filters, .. } => filters.len(),
+            Decision::Pass { filters, .. } => refused_by(filters).len(),
             Decision::Refuse(_) => panic!(),
         }
     };
@@ -227,7 +230,7 @@ fn then(
     let request = Request { method: &Method::POST, path, authority: Some(authority), headers: &headers };
     match chain.decide(&request, &mut Script::default()) {
         Decision::Pass { then, filters, .. } => {
-            assert_eq!(filters, []);
+            assert!(filters.is_empty());
             then
         }
         Decision::Refuse(refusal) => panic!("{refusal}"),
@@ -295,14 +298,30 @@ fn filter(name: &str, config: FilterConfig) -> HttpFilter {
     HttpFilter { name: name.to_owned(), config, disabled: false }
 }
 
-fn fault(code: usize) -> Arc<Fault> {
-    let share = FaultShare { numerator: 100, denominator: 100 };
-    let abort = FaultAbort { status: AbortStatus::Code(Code::ALL[code]), share };
-    Arc::new(Fault { delay: None, abort: Some(abort), max_active: 1 })
+/// Rules that refuse every RPC, and say so under this number.
+fn refusing(number: usize) -> Arc<Rbac> {
+    let all = || vec![Rule::Always];
+    let policy = Policy { name: number.to_string(), permissions: all(), principals: all() };
+    let audit = AuditOptions { condition: AuditCondition::OnDeny, loggers: vec![AuditLoggerConfig::Stdout] };
+    Arc::new(Rbac { action: RbacAction::Deny, policies: vec![policy], headers: vec![], audit })
 }
 
-fn code(config: &FilterConfig) -> usize {
-    let FilterConfig::Fault(fault) = config else { panic!("{config:?}") };
-    let Some(FaultAbort { status: AbortStatus::Code(code), .. }) = fault.abort else { panic!("{fault:?}") };
-    Code::ALL.iter().position(|other| *other == code).unwrap()
+/// The number of the rules that refuse an RPC; none if nobody does.
+fn refused_by(filters: &Authorization) -> Vec<usize> {
+    let address = ([127, 0, 0, 1], 1).into();
+    let facts = Facts {
+        path: "/s/m",
+        authority: "a",
+        method: "POST",
+        headers: &HeaderMap::new(),
+        local: address,
+        peer: address,
+        caller: Caller::Plaintext,
+    };
+    let mut numbers: Vec<usize> = Vec::new();
+    let allowed = filters.allows(&facts, &mut |record| {
+        numbers.extend(record.verdict.policy.map(|name| name.parse::<usize>().unwrap()));
+    });
+    assert_eq!(allowed, numbers.is_empty());
+    numbers
 }

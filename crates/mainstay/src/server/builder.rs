@@ -15,13 +15,12 @@ use tonic::service::Routes;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::connection::Limits;
 use super::error::ServeError;
 use super::handlers::{Handlers, Wrap};
+use super::limits::Limits;
 use super::plan::{OnState, Plan};
 use super::running::Running;
 use super::security::ServerSecurity;
-use super::state::ServingState;
 use crate::ads::AdsLimits;
 use crate::audit::{AuditLoggerFactory, AuditQueue, Auditor, OwnLoggers};
 use crate::bootstrap::Bootstrap;
@@ -30,6 +29,7 @@ use crate::credentials::ServerCredentials;
 use crate::dns::{ResolveHost, Shielded};
 use crate::http2::{Http2Settings, KeepAlive};
 use crate::process;
+use crate::serving_state::ServingState;
 use crate::telemetry::Telemetry;
 use crate::tls::OwnProviders;
 

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -16,39 +15,14 @@ use tokio::time::Instant;
 
 use super::generation::{Chain, Drains};
 use super::handlers::Handlers;
+use super::limits::Limits;
 use super::listener::Listener;
 use super::nodes::SocketNode;
 use super::rpc::{CallerIdentity, ConnectionFacts, RpcService};
 use super::security::Secured;
 use crate::channelz_node::CallCounters;
-use crate::http2::{Http2Settings, KeepAlive, Stream};
+use crate::http2::Stream;
 use crate::peer::Peer;
-
-/// Bounds on what callers may do to a server (SV-24).
-#[derive(Clone, Debug)]
-pub(super) struct Limits {
-    /// For TLS and the first word of HTTP/2 together.
-    pub(super) handshake_timeout: Duration,
-    /// Handshakes at the same time, on all addresses.
-    pub(super) max_handshakes: usize,
-    pub(super) max_concurrent_streams: u32,
-    pub(super) http2: Http2Settings,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            handshake_timeout: Duration::from_secs(20),
-            max_handshakes: 1024,
-            max_concurrent_streams: 100,
-            http2: Http2Settings {
-                max_header_list_size: 16 << 10,
-                keep_alive: Some(KeepAlive { interval: Duration::from_secs(7200), timeout: Duration::from_secs(20) }),
-                ..Http2Settings::default()
-            },
-        }
-    }
-}
 
 /// A connection that has its filter chain.
 struct Connection {

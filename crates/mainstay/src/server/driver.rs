@@ -13,15 +13,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::generation::Generation;
-use super::listener::{Answer, Listener, Order};
-use super::shared::{Command, ServerHandle};
-use super::state::ServingState;
+use super::handle::{Command, ServerHandle};
+use super::listener::Listener;
+use super::port::{Answer, Order};
 use crate::ads::{AdsStreams, Service, StreamInput};
 use crate::driver::{BATCH, QUEUE, log, server_of};
 use crate::guard;
 use crate::intern::Interner;
 use crate::queue;
 use crate::random::Random;
+use crate::serving_state::ServingState;
 use crate::telemetry::XdsObserver;
 use crate::xds_status::XdsStatus;
 
@@ -185,6 +186,7 @@ impl Driver {
     }
 
     fn publish(&mut self, id: ListenerId, serving: Option<Arc<Serving>>) {
+        let (at, start) = (self.now(), self.start);
         let Some(port) = self.ports.get_mut(&id) else { return };
         let Some(serving) = serving else { return port.listener.serving.store(None) };
         if let Some(generation) = port.generations.get(&serving.generation) {
@@ -202,12 +204,7 @@ impl Driver {
                 let generation = Arc::new(Generation::new(serving.clone(), &plan.security, &plan.auditor));
                 port.listener.serving.store(Some(generation.clone()));
                 if let Some(left) = left {
-                    let at = Time::from_start(self.start.elapsed());
-                    let ServeSettings { drain_grace, drain_spread: spread, .. } = plan.serve;
-                    left.drain(
-                        Drain { generation: serving.generation, at, until: at + drain_grace, spread },
-                        self.start,
-                    );
+                    left.drain(drain_at(at, &plan.serve), start);
                 }
                 generation
             }
@@ -218,6 +215,7 @@ impl Driver {
     fn drain(&mut self, id: ListenerId, drain: Drain) {
         let Some(port) = self.ports.get_mut(&id) else { return };
         if let Some(generation) = port.generations.remove(&drain.generation) {
+            port.listener.retire(&generation);
             generation.drain(drain, self.start);
         }
     }
@@ -231,10 +229,19 @@ impl Driver {
 
     fn tell(&mut self, id: ListenerId, state: &serve::ServingState) {
         let Some(port) = self.ports.get(&id) else { return };
-        port.listener.tell(match state {
+        let state = match state {
             serve::ServingState::Serving => ServingState::Serving,
             serve::ServingState::NotServing(why) => ServingState::not_serving(why.to_string()),
-        });
+        };
+        // This core never served what a driver left behind that crashed, and does not take it away.
+        if !state.is_serving()
+            && port.generations.is_empty()
+            && let Some(left) = port.listener.serving.swap(None)
+        {
+            left.drain(drain_at(self.now(), &self.server.shared.plan.serve), self.start);
+            let _ = port.orders.unbounded_send(Order::StopListening);
+        }
+        port.listener.tell(state);
     }
 
     /// S-18.
@@ -266,6 +273,12 @@ impl Driver {
     fn now(&self) -> Time {
         Time::from_start(self.start.elapsed())
     }
+}
+
+/// How a generation ends that the present core never knew.
+fn drain_at(at: Time, settings: &ServeSettings) -> Drain {
+    let (generation, spread) = (serve::Generation(0), settings.drain_spread);
+    Drain { generation, at, until: at + settings.drain_grace, spread }
 }
 
 /// Completes when the value is true. Never, if nobody is left to set it: then whoever runs us ends us.

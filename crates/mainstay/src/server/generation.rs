@@ -62,6 +62,9 @@ impl Generation {
         });
         let chains = chains.collect();
         let contexts = serving.listener.chains.iter().filter_map(|chain| chain.tls.as_ref());
+        if !security.follows_xds() && contexts.clone().next().is_some() {
+            tracing::warn!(listener = %serving.name, "filter chains ask for TLS, which the credentials of the server do not follow");
+        }
         let tls = contexts.filter_map(|context| security.chain(context)).collect();
         Self { chains, security: security.clone(), _tls: tls, drain: watch::Sender::new(None), serving }
     }

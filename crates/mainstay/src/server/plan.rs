@@ -8,12 +8,12 @@ use mainstay_xds::bootstrap::Bootstrap;
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::serve::ServeSettings;
 
-use super::connection::Limits;
+use super::limits::Limits;
 use super::security::ServerSecurity;
-use super::state::ServingState;
 use crate::ads::AdsLimits;
 use crate::audit::Auditor;
 use crate::dns::ResolveHost;
+use crate::serving_state::ServingState;
 use crate::telemetry::Telemetry;
 
 /// Everything that decides how a server behaves, but its addresses and handlers.

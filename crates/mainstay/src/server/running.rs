@@ -13,14 +13,16 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::error::ServeError;
+use super::handle::ServerHandle;
 use super::handlers::Handlers;
-use super::listener::{Listener, ListenerTask, Port};
+use super::listener::Listener;
 use super::plan::Plan;
-use super::shared::{ServerHandle, ServerShared};
+use super::port::{ListenerTask, Port};
+use super::shared::ServerShared;
 use super::socket::BoundSocket;
-use super::state::ServingStates;
 use super::supervisor::Supervisor;
 use crate::event::Events;
+use crate::serving_state::ServingStates;
 
 /// A server that runs in the background, from [`ServerBuilder::start`](crate::ServerBuilder::start).
 ///
@@ -112,6 +114,7 @@ impl Running {
     pub async fn shutdown(mut self) {
         self.shutdown.send_replace(true);
         self.stopped().await;
+        self.server.shared.plan.auditor.flush().await;
     }
 
     /// Waits until the server has ended, which it does not do by itself unless its tokio runtime ends.

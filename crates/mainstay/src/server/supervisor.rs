@@ -12,8 +12,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::driver::Driver;
-use super::listener::{Answer, ListenerTask, Order};
-use super::shared::ServerHandle;
+use super::handle::ServerHandle;
+use super::port::{Answer, ListenerTask, Order};
 use crate::guard;
 use crate::random::Random;
 use crate::task::Task;

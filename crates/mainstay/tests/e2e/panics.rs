@@ -185,7 +185,7 @@ impl ResolveHost for BuggyOnce {
 }
 
 /// Panics at the next events of the driver, as many as it is told.
-struct Bomb(Arc<AtomicUsize>);
+pub(crate) struct Bomb(pub(crate) Arc<AtomicUsize>);
 
 impl tracing::Subscriber for Bomb {
     fn register_callsite(&self, _: &'static tracing::Metadata<'static>) -> Interest {

@@ -1,6 +1,7 @@
 //! Servers that the control plane configures (A36, A29), over real sockets.
 
 mod admin;
+mod crashes;
 mod drains;
 mod raw;
 mod rbac;

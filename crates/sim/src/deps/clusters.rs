@@ -361,25 +361,41 @@ impl<'a> Clusters<'a> {
             return List::Waiting;
         }
         let troubled = outside().any(|child| self.is_troubled(child));
-        if troubled && group.iter().any(|member| self.used(member).is_some_and(is_usable)) {
+        let height = self.height(&group, outside());
+        let members_of = |member: &Arc<str>| {
+            let mut members = Vec::new();
+            self.gather(member, &group, &mut BTreeSet::new(), &mut members);
+            members
+        };
+        // Trouble with servers replaces nothing that can be used: not what any aggregate of a loop lists now.
+        let is_kept = |member: &Arc<str>| match self.used(member).filter(|used| is_usable(used)) {
+            Some(Ok(config)) => {
+                let new = members_of(member).into_iter().filter_map(|(_, leaf)| leaf.ok()).collect();
+                height.is_none() || config.children != ClusterChildren::Aggregate(new)
+            }
+            _ => false,
+        };
+        if troubled && group.iter().any(is_kept) {
             return List::Waiting;
         }
+        match height {
+            Some(height) => List::Made { members: members_of(name), height, troubled },
+            None => List::TooDeep,
+        }
+    }
+
+    /// The longest chain of clusters from a group to a leaf; `None` if that is too long.
+    fn height<'b>(&self, group: &BTreeSet<Arc<str>>, outside: impl Iterator<Item = &'b Arc<str>>) -> Option<usize> {
         let mut below = 0;
-        for child in outside() {
+        for child in outside {
             match self.is_aggregate(child).then(|| self.list(child)) {
-                _ if !self.is_known(child) => return List::TooDeep,
-                Some(List::TooDeep) => return List::TooDeep,
+                _ if !self.is_known(child) => return None,
+                Some(List::TooDeep) => return None,
                 Some(List::Made { height, .. }) => below = below.max(height),
                 Some(List::Waiting) | None => below = below.max(1),
             }
         }
-        let height = below + group.len();
-        if height > MAX_DEPTH {
-            return List::TooDeep;
-        }
-        let mut members = Vec::new();
-        self.gather(name, &group, &mut BTreeSet::new(), &mut members);
-        List::Made { members, height, troubled }
+        Some(below + group.len()).filter(|height| *height <= MAX_DEPTH)
     }
 
     /// Leaves in order of preference, depth first; the first of equals stays (A37).

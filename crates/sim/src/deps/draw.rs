@@ -31,21 +31,51 @@ pub(super) struct Draw {
     clusters: usize,
     /// Aggregates name the next ones: chains and loops of any length.
     chains: bool,
-    /// Whether there are aggregates; if not, somebody subscribes to clusters.
-    pub(super) aggregates: bool,
+    /// Some aggregates name very many clusters.
+    wide: bool,
+    /// Whether there are aggregates.
+    aggregates: bool,
+    /// Whether aggregates become leaves, and leaves aggregates.
+    changes_kind: bool,
+    /// Whether somebody subscribes to clusters.
+    pub(super) subscribes: bool,
     /// Collections, and names of another authority, are common.
     pub(super) federated: bool,
 }
 
 impl Draw {
     pub(super) fn new(seed: u64) -> Self {
-        let mut this =
-            Self { source: Seeded::new(seed), clusters: 0, chains: false, aggregates: true, federated: false };
+        let mut this = Self {
+            source: Seeded::new(seed),
+            clusters: 0,
+            chains: false,
+            wide: false,
+            aggregates: true,
+            changes_kind: false,
+            subscribes: false,
+            federated: false,
+        };
         this.chains = this.chance(6);
         this.clusters = if this.chains { 30 + this.below(10) } else { 2 + this.below(6) };
-        this.aggregates = this.chains || !this.chance(4);
+        this.wide = !this.chains && this.chance(40);
+        if this.wide {
+            this.clusters = 140;
+        }
+        this.aggregates = this.chains || this.wide || !this.chance(4);
         this.federated = this.chance(3);
+        this.changes_kind = this.aggregates && this.chance(4);
+        // Of what is kept below a long chain that nobody but a subscription leads to, the reference knows too little.
+        this.subscribes = !this.aggregates || (!this.chains && this.chance(3));
         this
+    }
+
+    /// How many rounds it takes until everything has been told that is nested.
+    pub(super) fn depth(&mut self) -> usize {
+        match (self.chains, self.wide) {
+            (true, _) if self.chance(2) => 22,
+            (_, true) => 5,
+            _ => 0,
+        }
     }
 
     pub(super) fn below(&mut self, bound: usize) -> usize {
@@ -153,8 +183,9 @@ impl Draw {
     }
 
     fn cluster(&mut self, name: &str) -> Cluster {
-        // An aggregate stays one, so that what is in force is of the same kind as what replaces it.
-        let is_aggregate = self.aggregates && name.bytes().last().is_some_and(|last| last % 2 == 1);
+        // Most aggregates stay what they are, so that there are chains and loops of them.
+        let changes = self.changes_kind && self.chance(6);
+        let is_aggregate = self.aggregates && changes != name.bytes().last().is_some_and(|last| last % 2 == 1);
         let kind = match self.below(6) {
             _ if is_aggregate => ClusterKind::Aggregate { clusters: self.children(name) },
             0..=3 => {
@@ -195,6 +226,8 @@ impl Draw {
                 }
                 children
             }
+            // All leaves.
+            _ if self.wide && self.chance(2) => (0..self.clusters).step_by(2).map(|n| format!("c{n}")).collect(),
             _ => (0..1 + self.below(3)).map(|_| self.cluster_name()).collect(),
         }
     }

@@ -18,6 +18,8 @@ use crate::invariant::{Invariant, Violation};
 #[derive(Clone, Debug, Default)]
 pub(super) struct PlaneView {
     pub(super) attempt: Option<StreamId>,
+    /// Whether the next one was told.
+    announced: bool,
     /// When the next attempt may begin at the earliest, and must at the latest.
     next: Option<(Time, Time)>,
     /// Whether that is a while only because nothing is missing: a new need ends it.
@@ -41,8 +43,8 @@ pub(super) struct PlaneView {
 impl PlaneView {
     /// Nobody needs the server any more: everything about it is forgotten.
     pub(super) fn start_afresh(&mut self) {
-        let (attempt, lacked) = (self.attempt, std::mem::take(&mut self.lacked));
-        *self = Self { attempt, lacked, ..Self::default() };
+        let (attempt, announced, lacked) = (self.attempt, self.announced, std::mem::take(&mut self.lacked));
+        *self = Self { attempt, announced, lacked, ..Self::default() };
     }
 }
 
@@ -69,12 +71,40 @@ impl Oracle {
             })?;
         }
         view.attempt = Some(stream);
+        let announced = std::mem::take(&mut view.announced);
+        Invariant::States.holds(announced, || format!("an attempt at {uri} begins, and nobody is told"))?;
         let settings = &self.rules.settings;
         let known = [settings.connect_timeout, settings.last_connect_timeout];
         Invariant::Attempts
             .holds(known.contains(&connect_timeout), || format!("{uri} may take {connect_timeout:?} to connect"))?;
         let taken = self.streams.insert(stream, StreamView::new(plane, connect_timeout)).is_some();
         Invariant::Attempts.holds(!taken, || format!("stream {} was opened twice", stream.0))
+    }
+
+    /// The client tells that an attempt begins.
+    pub(super) fn connecting(&mut self, server: &ServerConfig) -> Result<(), Violation> {
+        let Some(plane) = self.rules.plane(server) else { return Ok(()) };
+        self.planes[plane].announced = true;
+        Ok(())
+    }
+
+    /// The client tells that a stream is open.
+    pub(super) fn connected(&mut self, server: &ServerConfig) -> Result<(), Violation> {
+        let stream = self.stream_to(server).filter(|stream| stream.opened.is_some());
+        let is_new = stream.is_some_and(|stream| !std::mem::replace(&mut stream.opening_told, true));
+        Invariant::States.holds(is_new, || format!("{} is said to be connected", server.server_uri))
+    }
+
+    /// The client tells that the first response came.
+    pub(super) fn has_answered(&mut self, server: &ServerConfig) -> Result<(), Violation> {
+        let stream = self.stream_to(server).filter(|stream| stream.answered);
+        let is_new = stream.is_some_and(|stream| !std::mem::replace(&mut stream.answer_told, true));
+        Invariant::States.holds(is_new, || format!("{} is said to have answered", server.server_uri))
+    }
+
+    fn stream_to(&mut self, server: &ServerConfig) -> Option<&mut StreamView> {
+        let plane = self.rules.plane(server)?;
+        self.streams.get_mut(&self.planes[plane].attempt?)
     }
 
     /// The connection is there and the stream is open.
@@ -253,7 +283,14 @@ impl Oracle {
             Invariant::Attempts.holds(view.attempt.is_some() || waits, || {
                 format!("{uri} is in use, has no stream, and its next attempt is overdue or not planned")
             })?;
-            if let Some(stream) = view.attempt.and_then(|id| self.streams.get_mut(&id))
+            let stream = view.attempt.and_then(|id| self.streams.get_mut(&id));
+            if let Some(stream) = &stream {
+                let told = (stream.opening_told, stream.answer_told);
+                Invariant::States.holds(told == (stream.opened.is_some(), stream.answered), || {
+                    format!("{uri} is connected or has answered, and what was told is {told:?}")
+                })?;
+            }
+            if let Some(stream) = stream
                 && !std::mem::replace(&mut stream.bound_checked, true)
             {
                 Invariant::Attempts.holds(stream.connect_timeout == bound, || {

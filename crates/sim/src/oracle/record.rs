@@ -185,6 +185,10 @@ impl Oracle {
                 "{uri} sent {response} with {faulty} faults, and {kind} {version:?} was read: {received:?} {nack:?}"
             )
         })?;
+        if faulty > 0 {
+            let in_use = self.planes[plane].accepted.get(&kind).cloned().unwrap_or_default();
+            stream.in_use_then.insert(response.nonce.clone(), in_use);
+        }
         // What it says about resources instead of sending them stays with the stream.
         for told in response.faulty() {
             let word = Word::Bad { plane, version: response.version.clone() };
@@ -228,6 +232,9 @@ impl Oracle {
             if let Some(told) = told {
                 let before = entry.held.replace(Held { told: told.clone(), plane, version: response.version.clone() });
                 (entry.word, entry.left_out) = (Word::Good, None);
+                if self.deletions.told.contains(&key) {
+                    self.deletions.over.insert(key.clone());
+                }
                 if let Some(before) = before.filter(|before| before.plane != plane) {
                     self.planes[before.plane].lost_some.insert(kind);
                 }
@@ -249,7 +256,12 @@ impl Oracle {
         let features = self.rules.servers[plane].features;
         let old_rules = !self.rules.guards.data_error_handling;
         if old_rules && features.ignore_resource_deletion {
-            return; // A53: not a word about it.
+            // A53: not a word to watchers. Whether it was asked for what another had is up to the client (P-50).
+            let is_its = self.entries.get(key).and_then(|entry| entry.held.as_ref()).is_some_and(|h| h.plane == plane);
+            if !self.deletions.told.contains(key) {
+                self.deletions.begun.insert(key.clone(), is_its);
+            }
+            return;
         }
         let drops = old_rules || features.fail_on_data_errors;
         if let Some(entry) = self.entries.get_mut(key) {
@@ -436,6 +448,20 @@ impl Oracle {
         for stream in self.streams.values().filter(|stream| stream.opened.is_some()) {
             let uri = self.rules.uri(stream.plane);
             let patience = self.rules.patience(stream.plane);
+            let owed = stream.owed_since().filter(|_| !self.asleep);
+            if let (Some(owed), Some(timeout)) = (owed, self.rules.settings.silent_stream_timeout) {
+                let waited = view.now.since(self.woke.map_or(owed, |woke| woke.max(owed)));
+                Invariant::Life.holds(waited <= timeout, || {
+                    format!("{uri} has said nothing for {waited:?}, and {timeout:?} is the limit (C-36)")
+                })?;
+            }
+            // Who is held to be down, and owes nothing by which it could show that it is not, is asked at once.
+            let forgotten = stream.owes_nothing() && stream.probed.is_none() && self.planes[stream.plane].down;
+            if let Some(sent) = stream.last_sent.filter(|_| forgotten && !self.asleep) {
+                Invariant::Life.holds(view.now <= sent.at, || {
+                    format!("{uri} is held to be down, owes nothing, and is not asked for a sign of life")
+                })?;
+            }
             for (key, entry) in &self.entries {
                 let is_awaited = entry.watched && entry.held.is_none() && entry.word == Word::Nothing;
                 if !is_awaited || self.in_charge_of(key) != Some(stream.plane) {
@@ -451,8 +477,6 @@ impl Oracle {
                 let proven = self.is_proven_since(stream, asked);
                 let slack = if slept.is_some() { patience + 2 * PROBE_PATIENCE } else { Duration::ZERO };
                 let bound = if proven { patience + slack } else { 2 * PROBE_PATIENCE + slack };
-                let bound =
-                    bound.max(if proven { stream.last_proof_bound(asked.at, patience) } else { Duration::ZERO });
                 Invariant::Absence.holds(waited <= bound, || {
                     format!("{key} was asked for on {uri} {waited:?} ago and is still awaited; alive: {proven}")
                 })?;

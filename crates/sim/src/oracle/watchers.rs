@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use mainstay_xds::Time;
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::client::{ErrorKind, Update, WatchId};
 use mainstay_xds::name::ResourceKey;
@@ -18,6 +19,8 @@ use crate::resources::Spec;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watchers {
     all: BTreeMap<WatchId, Watcher>,
+    /// How many responses came since watchers were last told anything.
+    responses: u32,
 }
 
 /// One watcher and what it was told.
@@ -26,8 +29,9 @@ struct Watcher {
     key: ResourceKey,
     value: Option<(Resource, Arc<ServerConfig>)>,
     error: Option<Wrong>,
-    /// Who is to blame.
+    /// Who is to blame, and since when.
     blamed: Option<Arc<str>>,
+    since: Option<Time>,
 }
 
 /// What is wrong, roughly.
@@ -44,15 +48,22 @@ enum Wrong {
 
 impl Watchers {
     pub(crate) fn add(&mut self, id: WatchId, key: ResourceKey) {
-        self.all.insert(id, Watcher { key, value: None, error: None, blamed: None });
+        self.all.insert(id, Watcher { key, value: None, error: None, blamed: None, since: None });
     }
 
     pub(crate) fn remove(&mut self, id: WatchId) {
         self.all.remove(&id);
     }
 
+    /// A response reaches the client.
+    pub(crate) fn responded(&mut self) {
+        self.responses += 1;
+    }
+
     /// A watcher is told something. Nothing is told twice, and nothing is told of what is not there.
-    pub(crate) fn told(&mut self, id: WatchId, update: Update) -> Result<(), Violation> {
+    pub(crate) fn told(&mut self, id: WatchId, update: Update, oracle: &Oracle) -> Result<(), Violation> {
+        // Of two responses at once the second may take back what the first says.
+        let is_sure = self.responses < 2;
         let Some(watcher) = self.all.get_mut(&id) else {
             return Err(Invariant::Notifications.broken("somebody is told who does not watch"));
         };
@@ -60,7 +71,7 @@ impl Watchers {
         let broken = |what: &str| Err(Invariant::Notifications.broken(format!("{key}: {what}")));
         match update {
             Update::Changed(resource, provenance) => {
-                if watcher.value.as_ref().is_some_and(|(before, _)| *before == resource) {
+                if is_sure && watcher.value.as_ref().is_some_and(|(before, _)| *before == resource) {
                     return broken("the same value is told twice");
                 }
                 watcher.value = Some((resource, provenance.server));
@@ -76,7 +87,13 @@ impl Watchers {
             }
             Update::Failed(error) => {
                 let wrong = Some(Wrong::of(&error.kind));
-                let same = watcher.value.is_none() && watcher.error == wrong && watcher.blamed == error.server;
+                // Another server was in charge meanwhile: then it is news again.
+                let moved = oracle.rules.authority_of(&key).and_then(|authority| oracle.switched_at(authority));
+                let same = watcher.value.is_none()
+                    && watcher.error == wrong
+                    && watcher.blamed == error.server
+                    && moved < watcher.since;
+                watcher.since = Some(error.at);
                 // A server that cannot be reached, for another reason each time, is worth a word; so is each version.
                 if same && !matches!(wrong, Some(Wrong::Unreachable | Wrong::Rejected)) {
                     return broken("the same failure is told twice");
@@ -99,7 +116,8 @@ impl Watchers {
     }
 
     /// What watchers know is what was said.
-    pub(crate) fn check(&self, oracle: &Oracle) -> Result<(), Violation> {
+    pub(crate) fn check(&mut self, oracle: &Oracle) -> Result<(), Violation> {
+        self.responses = 0;
         for Watcher { key, value, error, .. } in self.all.values() {
             let Some(authority) = oracle.rules.authority_of(key) else {
                 Invariant::Notifications.holds(*error == Some(Wrong::Name) && value.is_none(), || {

@@ -10,7 +10,7 @@ use mainstay_xds::client::StreamId;
 use mainstay_xds::name::ResourceKey;
 use mainstay_xds::resource::ResourceType;
 
-use super::{Oracle, PROBE_PATIENCE, View, Word};
+use super::{Oracle, View, Word};
 use crate::invariant::{Invariant, Violation};
 use crate::plane::Response;
 
@@ -22,6 +22,9 @@ pub(super) struct StreamView {
     pub(super) bound_checked: bool,
     pub(super) opened: Option<Time>,
     pub(super) answered: bool,
+    /// Whether that was told.
+    pub(super) opening_told: bool,
+    pub(super) answer_told: bool,
     greeted: bool,
     /// The type of the request that has not left yet.
     pub(super) sending: Option<ResourceType>,
@@ -39,6 +42,8 @@ pub(super) struct StreamView {
     pub(super) inbox: VecDeque<Arc<Response>>,
     /// What the server said about resources instead of sending them.
     pub(super) words: BTreeMap<ResourceKey, Word>,
+    /// The versions that were in use when responses were rejected, by nonce.
+    pub(super) in_use_then: BTreeMap<String, Arc<str>>,
 }
 
 /// A point in time, and what had been heard until then.
@@ -60,6 +65,10 @@ struct Asked {
     version: String,
     /// Responses that have no answer yet.
     owed: VecDeque<Arc<Response>>,
+    /// Names that were held when the stream began, and told to be.
+    resumed: BTreeSet<Arc<str>>,
+    /// Whether something was asked for once more, which the names do not show.
+    repeated: bool,
 }
 
 impl StreamView {
@@ -70,6 +79,8 @@ impl StreamView {
             bound_checked: false,
             opened: None,
             answered: false,
+            opening_told: false,
+            answer_told: false,
             greeted: false,
             sending: None,
             first_sent: None,
@@ -80,6 +91,7 @@ impl StreamView {
             types: BTreeMap::new(),
             inbox: VecDeque::new(),
             words: BTreeMap::new(),
+            in_use_then: BTreeMap::new(),
         }
     }
 
@@ -97,10 +109,25 @@ impl StreamView {
         *self.types.get(&key.resource_type)?.names.get(&key.name)?
     }
 
-    /// A sign of life that was asked for late may still be awaited when the time is up.
-    pub(super) fn last_proof_bound(&self, asked: Time, patience: Duration) -> Duration {
-        let decided = self.probed.map_or(asked, |probed| probed.at + PROBE_PATIENCE);
-        patience.max(decided.since(asked))
+    /// Since when it owes its first answer; `None` if it has answered, or owes none.
+    pub(super) fn owed_since(&self) -> Option<Time> {
+        if self.answered {
+            return None;
+        }
+        let mut owed = Vec::new();
+        for (kind, asked) in self.types.iter().filter(|(_, asked)| !asked.repeated) {
+            for (name, since) in asked.names.iter().filter(|(name, _)| !asked.resumed.contains(*name)) {
+                let key = ResourceKey { resource_type: *kind, name: name.clone() };
+                owed.extend(since.filter(|_| !self.words.contains_key(&key)).map(|since| since.at));
+            }
+        }
+        owed.into_iter().min()
+    }
+
+    /// Whether all that it was asked for on this stream is held from it already, and nothing is about to be asked.
+    pub(super) fn owes_nothing(&self) -> bool {
+        let is_resumed = |asked: &Asked| !asked.repeated && asked.names.keys().all(|name| asked.resumed.contains(name));
+        !self.answered && self.sending.is_none() && self.types.values().all(is_resumed)
     }
 }
 
@@ -125,6 +152,11 @@ impl Oracle {
         Invariant::Answers.holds(node == first_of_all.then_some("sim"), || {
             format!("{uri}: the node is {node:?}, and this is the first request: {first_of_all} (P-16)")
         })?;
+        let features = request.node.iter().flat_map(|node| &node.client_features);
+        let tells_collections = features.filter(|feature| feature.contains("lb_endpoint_collection")).count() == 1;
+        Invariant::Answers.holds(tells_collections == (first_of_all && self.rules.guards.endpoint_fallback), || {
+            format!("{uri}: collections of endpoints are said to be understood: {tells_collections} (P-67)")
+        })?;
         let first = !stream.types.contains_key(&kind);
         let asked = stream.types.entry(kind).or_default();
         Invariant::Answers
@@ -144,9 +176,16 @@ impl Oracle {
             format!("{uri}: {kind} is rejected with {error:?}, and has {} faults (P-38, P-39)", faulty.len())
         })?;
         let unnamed = faulty.iter().find(|told| !error.unwrap_or_default().contains(&*told.key.name));
-        Invariant::Answers.holds(unnamed.is_none() || faulty.len() > 8, || {
+        let says_that_more_is_wrong = error.is_some_and(|text| text.ends_with("...") || text.contains(" more faulty"));
+        Invariant::Answers.holds(unnamed.is_none() || says_that_more_is_wrong, || {
             format!("{uri}: the NACK of {kind} does not name {:?}", unnamed.map(|told| &told.key.name))
         })?;
+        let length = error.map_or(0, str::len);
+        Invariant::Answers.holds(length < 17 << 10, || format!("{uri}: a NACK of {length} bytes"))?;
+        if first && !request.version_info.is_empty() {
+            asked.resumed.clone_from(&names);
+        }
+        asked.repeated |= !first && same_names && answered.is_none();
         for name in &names {
             asked.names.entry(name.clone()).or_insert(None);
         }
@@ -160,7 +199,11 @@ impl Oracle {
         asked.version.clone_from(&request.version_info);
         stream.sending = Some(kind);
         // What is accepted may be acknowledged by its own version, although a newer one was accepted since.
-        let is_own = answered.is_some_and(|answered| *answered.version == *request.version_info && faulty.is_empty());
+        // So may what is rejected by the version that was in use then.
+        let is_own = answered.is_some_and(|answered| match stream.in_use_then.remove(&answered.nonce) {
+            None => *answered.version == *request.version_info,
+            Some(in_use) => *in_use == *request.version_info,
+        });
         if is_own && self.planes[plane].accepted.contains_key(&kind) {
             return Ok(());
         }

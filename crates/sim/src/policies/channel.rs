@@ -129,6 +129,17 @@ pub(super) fn run(seed: u64) -> Checked {
     channel.core.release_cluster(now, "secured");
     channel.settle();
     Invariant::Config.holds(!has(&channel), || "a cluster that was released is there".into())?;
+
+    // A cluster that does not get ready: RPCs stay with the one before, for as long as the channel was told to.
+    channel.put("shop", &Spec::InlineListener { clusters: vec!["slow".into()], mark: 3 });
+    channel.put("slow", &Spec::Eds { service: String::new(), mark: 0, lb: Lb::default() });
+    channel.put("slow", &Spec::Endpoints { priorities: vec![PrioritySpec::Here(vec![5])], drop: 0 });
+    channel.respond();
+    channel.expect("/0/m", "10.0.0.3:80")?;
+    channel.pass(Duration::from_millis(4_500));
+    channel.expect("/0/m", if bound { "waits" } else { "10.0.0.3:80" })?;
+    channel.connect_all(true);
+    channel.expect("/0/m", "10.0.0.5:80")?;
     channel.go_round()?;
     channel.end()
 }

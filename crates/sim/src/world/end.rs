@@ -26,7 +26,10 @@ impl World {
             let Some(event) = self.pending().into_iter().next() else {
                 match self.next_deadline() {
                     Some(next) if next <= end => self.apply(choose, &Event::Time)?,
-                    _ => return self.check_converged(),
+                    _ => {
+                        self.check_converged()?;
+                        return if self.is_drilled { self.drill() } else { Ok(()) };
+                    }
                 }
                 continue;
             };
@@ -50,7 +53,7 @@ impl World {
         if let Some(side) = &self.side {
             side.oracle.check_at_rest(&side.client.dump())?;
         }
-        self.drill()
+        Ok(())
     }
 
     /// Ends the channel: nothing may be left.

@@ -19,7 +19,7 @@ use crate::scenario::Scenario;
 pub(super) struct Side {
     pub(super) client: XdsClient,
     pub(super) watches: BTreeMap<WatchId, ResourceKey>,
-    watchers: Watchers,
+    pub(super) watchers: Watchers,
     pub(super) oracle: Oracle,
     /// The server that was said to be in charge of each authority.
     active: BTreeMap<AuthorityKey, Arc<ServerConfig>>,
@@ -108,7 +108,7 @@ impl World {
                 Action::Send(stream, bytes) => self.send(Who::Side, stream, bytes)?,
                 Action::Probe { stream, call } => self.probe(Who::Side, stream, call)?,
                 Action::Close(stream) => self.close_stream(Who::Side, stream)?,
-                Action::Notify(watch, update) => side.watchers.told(watch, update)?,
+                Action::Notify(watch, update) => side.watchers.told(watch, update, &side.oracle)?,
                 Action::Report(report) => self.report(Who::Side, report)?,
                 Action::ActiveServer(authority, server) => side.told_active(authority, server)?,
             }
@@ -128,6 +128,10 @@ impl World {
             let shown: Vec<_> = dump.iter().map(|status| &status.resource).collect();
             Invariant::Watches
                 .holds(watched == shown, || format!("{watched:?} are watched, and {shown:?} are shown"))?;
+            let is_idle = side.watches.is_empty() && !self.links.keys().any(|(who, _)| *who == Who::Side);
+            Invariant::Leak.holds(!is_idle || side.deadline.is_none(), || {
+                format!("nothing is watched, and something is due at {:?}", side.deadline)
+            })?;
             side.check_active()?;
             side.watchers.check(&side.oracle)
         });

@@ -74,6 +74,9 @@ impl World {
         if let Some(oracle) = self.oracle_of(id.0) {
             oracle.delivered(id.1, &response);
         }
+        if let (Who::Side, Some(side)) = (id.0, &mut self.side) {
+            side.watchers.responded();
+        }
         self.xds(choose, id.0, client::Event::Received(id.1, response.encode()));
     }
 

@@ -65,9 +65,8 @@ impl Life {
         }
     }
 
-    /// A sign is asked for, of what was asked since then.
+    /// A sign is asked for, of what was asked since then: its own timer is over.
     pub(super) fn probe(&mut self, now: Time, since: Time, repeated: bool, server: ServerId, timers: &mut Timers) {
-        self.prove(server, timers);
         let until = now + PROOF_WITHIN;
         timers.set(until, TimerKind::Life(server));
         *self = Self::Probed(Probed { since, until, pong: false, repeated });

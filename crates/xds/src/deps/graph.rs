@@ -273,6 +273,22 @@ impl Graph {
         self.settle(cx, out);
     }
 
+    /// Other results of these clusters are in force now, or of all of them. What trouble means to a cluster depends on
+    /// that: those that wait or have trouble are looked at again. Says whether there are any.
+    pub(super) fn reconsider(&mut self, names: Option<&[Arc<str>]>) -> bool {
+        let mut found = Vec::new();
+        match names {
+            Some(names) => found.extend(names.iter().filter_map(|name| self.nodes.get_key_value(name))),
+            None => found.extend(&self.nodes),
+        }
+        found.retain(|(_, node)| node.troubled || !node.settled);
+        for (name, _) in &found {
+            self.unbuilt.insert(Arc::clone(name));
+            self.lists.make_again(name);
+        }
+        !found.is_empty()
+    }
+
     /// Ends the watches and lookups that nobody needs.
     pub(super) fn sweep(&mut self, out: &mut VecDeque<Action>) {
         self.clusters.sweep(out);

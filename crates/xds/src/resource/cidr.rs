@@ -55,6 +55,16 @@ impl Cidr {
         }
     }
 
+    /// The first address of the range.
+    pub(crate) const fn network(self) -> IpAddr {
+        self.network
+    }
+
+    /// How many bits all addresses of the range have in common.
+    pub(crate) const fn len(self) -> u8 {
+        self.len
+    }
+
     /// Whether an address is in the range. An IPv4 address is never in a range of IPv6, and the other way round.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.network, address.to_canonical()) {

@@ -22,7 +22,7 @@ mod sockets;
 mod sources;
 
 /// A core, its xDS servers and its sockets.
-struct World {
+struct Testbed {
     core: ServerCore,
     now: Time,
     /// Streams that are open, by server.
@@ -55,7 +55,7 @@ impl Choose for Middle {
 const OURS: &str = "10.0.0.1:50051";
 const L: &str = "server/10.0.0.1:50051";
 
-impl World {
+impl Testbed {
     fn new() -> Self {
         Self::of(&["a"], ServerFeatures::default())
     }
@@ -79,14 +79,14 @@ impl World {
         }
     }
 
-    /// A world that serves our address.
+    /// A bed that serves our address.
     fn serving() -> (Self, ListenerId) {
-        let mut world = Self::new();
-        let id = world.add(OURS);
-        world.listeners("a", &[(L, server(OURS, &["r"]))]);
-        world.routes("a", &[("r", "1")]);
-        assert_eq!(world.told(), ["0: publish g1 r=1", "0: listen", "0: SERVING"]);
-        (world, id)
+        let mut bed = Self::new();
+        let id = bed.add(OURS);
+        bed.listeners("a", &[(L, server(OURS, &["r"]))]);
+        bed.routes("a", &[("r", "1")]);
+        assert_eq!(bed.told(), ["0: publish g1 r=1", "0: listen", "0: SERVING"]);
+        (bed, id)
     }
 
     fn add(&mut self, address: &str) -> ListenerId {

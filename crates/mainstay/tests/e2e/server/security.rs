@@ -43,7 +43,7 @@ async fn both_sides_prove_who_they_are() {
     assert_eq!(peer.principal(), Some("plain-client"));
     assert_eq!(peer.tls().unwrap().certificate(), Some(&*issued.der));
     assert_eq!(peer.tls().unwrap().alpn(), Some("h2"));
-    assert_eq!(stage.seen.last_certificates(), [issued.der.clone()], "SV-2: as tonic tells handlers");
+    assert_eq!(stage.seen.last_certificates().first(), Some(&issued.der), "SV-2: as tonic tells handlers");
 
     let control = pki.service_at(&stage).await;
     let mut client = pki.channel(&control);

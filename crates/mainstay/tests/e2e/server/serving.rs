@@ -23,7 +23,7 @@ async fn a_server_listens_when_it_is_configured_and_not_before() {
     stage.set(stage.listener());
     assert_eq!(stage.next_state().await, ServingState::Serving);
     assert_eq!(call(&mut stage.caller().await).await.unwrap(), "one");
-    assert_eq!(&*stage.seen.last_peer().filter_chain().unwrap(), "default_filter_chain");
+    assert_eq!(stage.seen.last_peer().filter_chain(), Some("default_filter_chain"));
     assert_eq!(stage.seen.last_peer().principal(), None);
 }
 

@@ -507,3 +507,29 @@ fn a_rejection_before_the_takeover_counts_after_it_across_authorities() {
     told.extend(talk.step("wait 600 s"));
     assert!(told.iter().any(|line| line.starts_with("w2 ")), "the watcher of the collection hears nothing: {told:?}");
 }
+
+/// P1: a value of the server above that was overwritten, and then taken away, is asked for once more and waited for.
+#[test]
+fn what_must_be_sent_again_is_awaited_like_anything_else() {
+    let mut talk = Setup::new(&["a", "b"]).features(|features| features.fail_on_data_errors = true).start();
+    for line in [
+        "watch LDS l",
+        "up a",
+        "a< LDS 1 A: l:=r",
+        "lose a",
+        "refuse a",
+        "wait 1 s",
+        "freeze a",
+        "up a", // It is told the version, and owes nothing.
+        "watch EDS e",
+        "up b",
+        "b< LDS 1 A: l:=s",
+        "b< LDS 2 B:",
+        "thaw a",
+        "a< EDS 1 C: e:=80",
+    ] {
+        talk.step(line);
+    }
+    let told = talk.step("wait 15 s");
+    assert_eq!(told, ["w0 failed: does not exist on a after 15 s"]);
+}

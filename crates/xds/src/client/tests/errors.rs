@@ -412,3 +412,24 @@ fn news_coalesce_for_a_watcher_that_is_slow() {
     assert_eq!(done.iter().filter(|line| line.starts_with('w')).collect::<Vec<_>>(), ["w0 changed: s from a 4"]);
     assert_eq!(done.iter().filter(|line| line.starts_with("a>")).count(), 4, "each response has its answer: {done:?}");
 }
+
+/// A53: that a deletion is ignored, or over, is told after the response that says so.
+#[test]
+fn what_is_told_of_an_ignored_deletion_follows_its_response() {
+    let old_rules = Setup::new(&["a"]).guards(|guards| guards.data_error_handling = false);
+    old_rules.features(|features| features.ignore_resource_deletion = true).show_reports().start().run_filtered(
+        &["Acked", "Deletion"],
+        "
+        watch LDS l & watch LDS m
+        up a
+        a< LDS 1 A: l:=r m:=r
+          Acked a Listener 1 2
+        a< LDS 2 B: m:=r
+          Acked a Listener 2 1
+          DeletionIgnored a Listener \"l\"
+        a< LDS 3 C: l:=r m:=r
+          Acked a Listener 3 2
+          DeletionOver a Listener \"l\"
+        ",
+    );
+}

@@ -436,3 +436,34 @@ fn with_a_silent_stream_timeout_below_the_timer_silence_is_a_failure() {
     let told = talk.step("wait 600 s");
     assert!(!told.iter().any(|line| line.contains("does not exist")), "{told:?}");
 }
+
+/// C-36: what was asked for first is owed first.
+#[test]
+fn the_oldest_question_says_how_long_a_stream_may_be_silent() {
+    Setup::new(&["a"]).settings(|settings| settings.silent_stream_timeout = SILENT).talk(
+        "
+        watch EDS e
+          active a
+          open a 20 s
+        up a
+          a> EDS - -: e +node
+        wait 4 s
+        watch EDS f
+          a> EDS - -: e f
+        wait 3 s
+          close a
+          w0 failed: unreachable a: it did not answer within 7 s
+          w1 failed: unreachable a: it did not answer within 7 s
+        ",
+    );
+}
+
+#[test]
+fn an_answer_ends_the_timer_of_silence() {
+    let mut talk = Setup::new(&["a"]).settings(|settings| settings.silent_stream_timeout = SILENT).start();
+    talk.step("watch LDS l");
+    talk.step("up a");
+    assert_ne!(talk.client.timers.len(), 0);
+    talk.step("a< LDS 1 A: l:=r");
+    assert_eq!(talk.client.timers.len(), 0);
+}

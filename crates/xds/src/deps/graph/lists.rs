@@ -112,6 +112,13 @@ impl Lists {
         self.touched.insert(name.clone());
     }
 
+    /// What is in force of this aggregate is something else: what it waits for may be too.
+    pub(super) fn make_again(&mut self, name: &Arc<str>) {
+        if self.lists.contains_key(name) {
+            self.stale.insert(name.clone());
+        }
+    }
+
     /// All lists are made again.
     pub(super) fn make_all(&mut self) {
         self.stale.extend(self.lists.keys().cloned());
@@ -165,14 +172,14 @@ impl Graph {
             List::Waiting(_) => (None, false),
             List::TooDeep => (error(ClusterErrorKind::TooDeep), false),
             List::Made(made) => {
-                let leaves: Vec<_> = made.members.iter().filter_map(|member| member.leaf.as_ref().ok()).collect();
+                let leaves: Vec<_> = made.leaves().cloned().collect();
                 let missing = made.members.iter().filter_map(|member| member.leaf.as_ref().err());
                 let result = if leaves.is_empty() {
                     error(ClusterErrorKind::NoLeaves(missing.cloned().collect()))
                 } else {
                     let cluster = self.nodes.get(name).and_then(|node| self.clusters.get(&node.canonical));
                     let notes = missing.map(ToString::to_string).collect();
-                    let children = ClusterChildren::Aggregate(leaves.into_iter().cloned().collect());
+                    let children = ClusterChildren::Aggregate(leaves);
                     cluster.and_then(|c| c.value()).and_then(|value| self.ok(cx, name, value, children, notes))
                 };
                 (result, made.troubled)
@@ -243,23 +250,22 @@ impl Graph {
                 troubled = Some(child);
             }
         }
-        let in_force = |name: &Arc<str>| cx.in_force.and_then(|in_force| in_force.get(name));
-        match troubled {
-            Some(child) if group.iter().filter_map(in_force).any(is_usable) => {
-                return waiting(child);
-            }
-            _ => (),
-        }
         let height = height + group.len();
-        if too_deep || height > usize::from(MAX_DEPTH) {
-            return all(List::TooDeep);
-        }
+        let too_deep = too_deep || height > usize::from(MAX_DEPTH);
         let list = |name: &Arc<str>| {
+            if too_deep {
+                return (name.clone(), List::TooDeep);
+            }
             let mut made = Made { height, troubled: troubled.is_some(), ..Made::default() };
             self.gather(name, group, &mut BTreeSet::new(), &mut made);
             (name.clone(), List::Made(made))
         };
-        group.iter().map(list).collect()
+        let lists: Vec<_> = group.iter().map(list).collect();
+        match troubled {
+            // Trouble with servers replaces nothing that can be used. What is in force with the trouble is complete.
+            Some(child) if lists.iter().any(|(name, list)| list.replaces_usable(cx, name)) => waiting(child),
+            _ => lists,
+        }
     }
 
     /// Adds the leaves below `name`, in order. One that is listed already keeps its place.
@@ -345,9 +351,27 @@ struct Visit {
     edges: Vec<usize>,
 }
 
+// === impl List ===
+
+impl List {
+    /// Whether other leaves than these are in force of the aggregate, and can be used.
+    fn replaces_usable(&self, cx: &Context<'_>, name: &str) -> bool {
+        let in_force = cx.in_force.and_then(|in_force| in_force.get(name)).filter(|result| is_usable(result));
+        in_force.and_then(|result| result.as_ref().ok()).is_some_and(|config| match (&config.children, self) {
+            (ClusterChildren::Aggregate(leaves), Self::Made(made)) => !made.leaves().eq(leaves),
+            (ClusterChildren::Aggregate(_) | ClusterChildren::Endpoints(_), _) => true,
+        })
+    }
+}
+
 // === impl Made ===
 
 impl Made {
+    /// Those that are there.
+    fn leaves(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.members.iter().filter_map(|member| member.leaf.as_ref().ok())
+    }
+
     fn add(&mut self, member: &Member) {
         count(1);
         if self.numbers.insert(member.number) {

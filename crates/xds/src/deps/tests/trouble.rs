@@ -246,3 +246,52 @@ fn a_switch_to_a_server_that_dies_leaves_what_is_in_force() {
     bed.pass(seconds(60));
     assert_eq!(bed.take(), "+CDS b {a=2}mixed");
 }
+
+/// D9, promise 1: a leaf that is in force with a collection missing has no trouble any more that anybody could wait for.
+#[test]
+fn what_is_in_force_with_its_trouble_keeps_no_aggregate_back() {
+    let mut bed = Testbed::routed(&["agg"]);
+    bed.aggregate("agg", &["a", "b"]);
+    bed.eds("a");
+    bed.endpoints_in("a", &["g", "h"]);
+    bed.collection("g", &[1]);
+    bed.fail(CDS, "b");
+    bed.fail(LEDS, "h");
+    assert!(bed.take().ends_with("{a=1 agg>a b!}"), "{:?}", bed.config);
+    bed.eds("b");
+    bed.endpoints("b", &[2]);
+    assert!(bed.take().ends_with("{a=1 agg>a,b b=2}"), "{:?}", bed.config);
+}
+
+/// Promise 1: new routes do not wait for a leaf that an aggregate in force lacks already.
+#[test]
+fn an_aggregate_in_force_with_a_leaf_missing_holds_nothing_back() {
+    let mut bed = Testbed::routed(&["agg"]);
+    bed.aggregate("agg", &["a", "b"]);
+    bed.eds("a");
+    bed.endpoints("a", &[1]);
+    bed.fail(CDS, "b");
+    assert!(bed.take().ends_with("{a=1 agg>a b!}"), "{:?}", bed.config);
+    // The trouble goes on, and is another one.
+    bed.fail_with(CDS, "b", ErrorKind::TimedOut { after: seconds(30) });
+    bed.take();
+    bed.inline(&["agg", "c"]);
+    bed.eds("c");
+    bed.endpoints("c", &[3]);
+    assert!(bed.take().ends_with("{a=1 agg>a b! c=3}"), "{:?}", bed.config);
+    // It still does not take the place of what can be used.
+    bed.aggregate("agg", &["b"]);
+    assert_eq!(bed.take(), "");
+}
+
+/// Work is bounded by what is there: a cluster that waits counts each server once, however often it is built.
+#[test]
+fn a_cluster_that_waits_does_not_grow() {
+    let mut bed = Testbed::serving(&["a"]);
+    bed.eds_named("a", "other");
+    bed.take();
+    let before = bed.manager.clone();
+    bed.ambient(EDS, "a");
+    bed.clear(EDS, "a");
+    assert_eq!(bed.manager, before);
+}

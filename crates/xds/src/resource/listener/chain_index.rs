@@ -7,7 +7,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::filter_chain_match::{Cidr, Match, SourceType, TransportProtocol, network};
+use super::super::cidr::Cidr;
+use super::filter_chain_match::{Match, SourceType, TransportProtocol};
 
 /// The matches of all chains, by destination, then by source. Chains are places in the list of the listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -32,7 +33,7 @@ struct Ranges<T> {
     /// The lengths that occur among the ranges of either family, longest first.
     v4_lengths: Box<[u8]>,
     v6_lengths: Box<[u8]>,
-    /// Sorted by network and length.
+    /// In order.
     ranges: Box<[(Cidr, T)]>,
     /// What is behind no range at all, which is less specific than one that holds every address.
     otherwise: Option<T>,
@@ -110,8 +111,8 @@ impl<T> Ranges<T> {
             }
         }
         let lengths = |is_v4: bool| {
-            let of_family = ranges.iter().filter(|((network, _), _)| network.is_ipv4() == is_v4);
-            let mut lengths: Vec<u8> = of_family.map(|((_, len), _)| *len).collect();
+            let of_family = ranges.iter().filter(|(range, _)| range.network().is_ipv4() == is_v4);
+            let mut lengths: Vec<u8> = of_family.map(|(range, _)| range.len()).collect();
             lengths.sort_unstable_by(|a, b| b.cmp(a));
             lengths.dedup();
             lengths.into_boxed_slice()
@@ -126,10 +127,9 @@ impl<T> Ranges<T> {
     /// What is behind the longest range that holds `address`.
     fn longest(&self, address: IpAddr) -> Option<&T> {
         let lengths = if address.is_ipv4() { &self.v4_lengths } else { &self.v6_lengths };
-        let at = lengths.iter().find_map(|len| {
-            let range = (network(address, *len), *len);
-            self.ranges.binary_search_by_key(&range, |(range, _)| *range).ok()
-        });
+        let at = lengths
+            .iter()
+            .find_map(|len| self.ranges.binary_search_by_key(&Cidr::new(address, *len), |(range, _)| *range).ok());
         at.map(|at| &self.ranges[at].1).or(self.otherwise.as_ref())
     }
 }

@@ -7,8 +7,8 @@ use envoy_types::pb::envoy::config::core::v3::CidrRange;
 use envoy_types::pb::envoy::config::listener::v3 as pb;
 use envoy_types::pb::envoy::config::listener::v3::filter_chain_match::ConnectionSourceType;
 
+use super::super::cidr::Cidr;
 use super::super::fields::excerpt;
-use super::chain_index::ChainIndex;
 use crate::invalid::Faults;
 
 /// The normalized matches of the chains so far, each with the index of its chain.
@@ -48,9 +48,6 @@ pub(super) enum SourceType {
     SameIpOrLoopback,
     External,
 }
-
-/// An address range: the network with its host bits cleared, and its length.
-pub(super) type Cidr = (IpAddr, u8);
 
 impl TakenMatches {
     /// Adds every combination of the match of chain `index`; `faults` is at the match.
@@ -101,9 +98,9 @@ impl TakenMatches {
         }
     }
 
-    /// How the chain of a connection is found.
-    pub(super) fn into_index(self) -> ChainIndex {
-        ChainIndex::new(self.chains.into_iter().collect())
+    /// All of them, each with the index of its chain.
+    pub(super) fn into_matches(self) -> Vec<(Match, usize)> {
+        self.chains.into_iter().collect()
     }
 }
 
@@ -145,6 +142,7 @@ fn cidrs(pb: &[CidrRange], faults: &mut Faults) -> Vec<Option<Cidr>> {
     values(ranges.into_iter().flatten())
 }
 
+/// A length that the address does not have is the whole address.
 fn cidr(pb: &CidrRange, faults: &mut Faults) -> Option<Cidr> {
     let Ok(address) = pb.address_prefix.parse::<IpAddr>() else {
         let found = excerpt(&pb.address_prefix);
@@ -152,23 +150,7 @@ fn cidr(pb: &CidrRange, faults: &mut Faults) -> Option<Cidr> {
         return None;
     };
     let len = pb.prefix_len.map_or(0, |len| len.value);
-    let bits = if address.is_ipv4() { 32 } else { 128 };
-    let len = len.min(bits) as u8;
-    Some((network(address, len), len))
-}
-
-/// The network of this length that an address is in. The length is at most that of the address.
-pub(super) fn network(address: IpAddr, len: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(u32::from(32 - len)).unwrap_or(0);
-            IpAddr::V4((address.to_bits() & mask).into())
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(u32::from(128 - len)).unwrap_or(0);
-            IpAddr::V6((address.to_bits() & mask).into())
-        }
-    }
+    Some(Cidr::new(address, u8::try_from(len).unwrap_or(u8::MAX)))
 }
 
 /// Numbers for texts, so that matches are small whatever a listener writes into its names.

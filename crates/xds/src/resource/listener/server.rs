@@ -108,7 +108,7 @@ impl ServerListener {
         let mut chains: Vec<_> = chains.into_iter().flatten().collect();
         let default_place = default_chain.is_some().then_some(chains.len());
         chains.extend(default_chain);
-        Some(Self { address: address?, chains, index: taken.into_index(), default_place })
+        Some(Self { address: address?, chains, index: ChainIndex::new(taken.into_matches()), default_place })
     }
 }
 

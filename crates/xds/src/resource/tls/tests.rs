@@ -14,7 +14,7 @@ use pb::certificate_validation_context::SystemRootCerts;
 use super::*;
 use crate::bootstrap::CertificateProviderConfig;
 use crate::resource::cluster::tests::{dns, eds, faults_of, pack, parse};
-use crate::resource::route::fixture::Origin;
+use crate::resource::route::fixture::TestSource;
 
 const TLS: &str = "transport_socket.typed_config.common_tls_context";
 
@@ -454,10 +454,10 @@ fn downstream(common: pb::CommonTlsContext) -> Result<DownstreamTls, String> {
 }
 
 fn parse_downstream(pb: &pb::DownstreamTlsContext) -> Result<DownstreamTls, String> {
-    let mut origin = Origin::new(false);
-    origin.bootstrap.certificate_providers = [("known".to_owned(), CertificateProviderConfig::Application)].into();
+    let mut source = TestSource::new(false);
+    source.bootstrap.certificate_providers = [("known".to_owned(), CertificateProviderConfig::Application)].into();
     let mut faults = Faults::new();
-    let tls = DownstreamTls::parse(pb, origin.context(), &mut faults);
+    let tls = DownstreamTls::parse(pb, source.context(), &mut faults);
     faults.finish(tls).map(|tls| tls.expect("no fault")).map_err(|invalid| invalid.to_string())
 }
 

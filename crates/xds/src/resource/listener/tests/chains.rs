@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::super::chain_index::ChainIndex;
 use super::super::filter_chain_match::TakenMatches;
 use super::*;
 
@@ -96,6 +97,12 @@ fn a_connection_gets_the_chain_of_the_most_specific_criteria() {
             &["local"],
             true,
             &[("::ffff:10.0.0.1", "[::ffff:127.0.0.1]:5", "a"), ("::ffff:10.0.0.1", "[::ffff:10.0.0.1]:5", "a")],
+        ),
+        // A range of IPv4 may be wrapped as well.
+        (
+            &["to ::ffff:10.0.0.0/104", "to ::ffff:0.0.0.0/0"],
+            true,
+            &[("10.0.0.1", "1.2.3.4:5", "a"), ("11.0.0.1", "1.2.3.4:5", "*"), ("2001:db8::1", "[::2]:5", "b")],
         ),
         // Nothing is taken back: destination found, source not.
         (
@@ -231,7 +238,7 @@ fn random_tables_give_what_the_plain_rule_gives() {
             continue; // Two that match the same.
         }
         tables += 1;
-        let index = taken.into_index();
+        let index = ChainIndex::new(taken.into_matches());
         for _ in 0..4 {
             let (destination, source, port) = (draw.address(), draw.address(), draw.below(3) as u16);
             let expected = plainly(&chains, destination, source, port.into());

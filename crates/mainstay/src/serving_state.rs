@@ -38,7 +38,7 @@ pub enum ServingState {
 pub struct ServingStates(watch::Receiver<ServingState>);
 
 impl ServingState {
-    pub(super) fn not_serving(reason: impl Into<String>) -> Self {
+    pub(crate) fn not_serving(reason: impl Into<String>) -> Self {
         Self::NotServing { reason: reason.into() }
     }
 
@@ -58,7 +58,7 @@ impl fmt::Display for ServingState {
 }
 
 impl ServingStates {
-    pub(super) fn new(mut states: watch::Receiver<ServingState>) -> Self {
+    pub(crate) fn new(mut states: watch::Receiver<ServingState>) -> Self {
         states.mark_unchanged();
         Self(states)
     }
