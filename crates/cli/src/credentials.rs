@@ -7,7 +7,7 @@ use mainstay::{Credentials, certificates::Identity};
 
 use crate::failure::Failure;
 
-/// The flags for it.
+// The flags for it. Not a doc comment: clap would show it as the help of the command.
 #[derive(Args, Debug)]
 pub(crate) struct CredentialFlags {
     /// How connections to endpoints are secured: insecure; as the control plane says (xds), in plaintext where it says

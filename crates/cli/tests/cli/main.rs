@@ -81,6 +81,14 @@ Options:
       --rpc-timeout <T>     The deadline of each call [default: 20s]
       --wait-for-ready      Let calls wait for a connection instead of failing while there is none
                             (xds: targets only)
+      --credentials <KIND>  How connections to endpoints are secured: insecure; as the control plane
+                            says (xds), in plaintext where it says nothing; or tls, where endpoints
+                            must have the name of the target [default: insecure]
+      --ca <FILE>           With --credentials tls: the certificates of the authorities to trust, in
+                            PEM [default: those of the system]
+      --cert <FILE>         With --credentials tls: our certificate, for endpoints that ask for one
+                            (mTLS)
+      --key <FILE>          With --credentials tls: the private key of --cert
       --admin <ADDR>        Serve CSDS at this HOST:PORT: what the channels hold, from which server,
                             and what is wrong with it
       --fail-on-failed-rpc  End with exit code 3 if any call failed
