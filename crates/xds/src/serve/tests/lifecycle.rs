@@ -114,7 +114,7 @@ fn the_listener_before_stays_whole_until_the_new_one_has_its_routes() {
 
 #[test]
 fn routes_that_never_come_are_waited_for_until_they_do_not_exist() {
-    // SV-11, S-17: the chain that names them refuses RPCs, and says so.
+    // SV-11, S-17, S-18: the chain that names them refuses RPCs, and the log is told.
     let (mut bed, _) = Testbed::serving();
     bed.listeners("a", &[(L, server(OURS, &["r", "s"]))]);
     bed.wait(SECOND * 14);
