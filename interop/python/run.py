@@ -66,11 +66,25 @@ def main() -> int:
     print(markdown(tables))
     if flags.matrix:
         directory = "istio/" if flags.only == "istio" else ""
-        writer = f"Written by `interop/{directory}run --matrix` at {commit()}, with {', '.join(versions())}."
-        (ROOT / directory / "MATRIX.md").write_text(f"# Who passes what\n\n{writer}\n\n{markdown(tables)}")
+        matrix = ROOT / directory / "MATRIX.md"
+        if flags.only in (None, "istio"):
+            writer = f"Written by `interop/{directory}run --matrix` at {commit()}, with {', '.join(versions())}."
+            matrix.write_text(f"# Who passes what\n\n{writer}\n\n{markdown(tables)}")
+        else:
+            matrix.write_text(with_tables(matrix.read_text(), tables))
     for reason in red:
         print(reason, file=sys.stderr)
     return 1 if any(reason.startswith("OURS") for reason in red) else 0
+
+
+def with_tables(matrix: str, tables: dict) -> str:
+    """The matrix with these tables in place of those of the same titles; each says when it was written."""
+    head, *sections = matrix.split("\n## ")
+    kept = [section for section in sections if section.splitlines()[0] not in tables]
+    for title, table in tables.items():
+        heading, body = markdown({title: table}).removeprefix("## ").split("\n", 1)
+        kept.append(f"{heading}\n\nWritten alone, at {commit()}.\n{body}")
+    return "\n## ".join(part.rstrip("\n") + "\n" for part in [head, *kept])
 
 
 def commit() -> str:

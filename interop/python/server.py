@@ -4,7 +4,6 @@ import argparse
 import concurrent.futures
 
 import grpc
-import grpc.experimental
 
 
 class Service(grpc.GenericRpcHandler):
@@ -26,7 +25,7 @@ def main() -> None:
     parser.add_argument("--hostname", default="grpcio")
     flags = parser.parse_args()
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(4), [Service(flags.hostname)], xds=True)
-    credentials = grpc.xds_server_credentials(grpc.experimental.insecure_server_credentials())
+    credentials = grpc.xds_server_credentials(grpc.insecure_server_credentials())
     server.add_secure_port(f"0.0.0.0:{flags.port}", credentials)
     print(f"on port {flags.port}", flush=True)
     server.start()

@@ -388,9 +388,7 @@ impl XdsClient {
         let uncached = self.cache.get(key.resource_type, &key.name).is_some_and(|entry| entry.cached.is_uncached());
         let is_in_need = uncached || self.authorities[id.0].reachability_only;
         if is_in_need {
-            for server in self.authorities[id.0].in_use() {
-                self.servers[server.0].hurry(*server, &mut self.timers);
-            }
+            self.hurry(id);
         }
         if is_down {
             self.active_is_down(id, is_in_need);

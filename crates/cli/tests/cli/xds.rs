@@ -93,7 +93,10 @@ fn the_demo_tells_its_first_scene_and_ends_on_a_signal() {
     let backends = scene["backends"].as_object().unwrap();
     assert_eq!(backends.keys().collect::<Vec<_>>(), ["one", "three", "two"]);
     let connected = scene["events"][0].as_str().unwrap();
-    assert!(connected.starts_with("connected to 127.0.0.1:") && connected.ends_with(" (primary)"), "{connected}");
+    assert!(
+        connected.starts_with("connected to 127.0.0.1:") && connected.ends_with(" (primary), stream open"),
+        "{connected}"
+    );
     demo.signal("TERM");
     let (code, stdout, stderr) = demo.end();
     assert_eq!((code, stderr.as_str()), (0, ""));

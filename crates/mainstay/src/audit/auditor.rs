@@ -1,13 +1,13 @@
 //! Which loggers there are, and who is told of a decision.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
 
 use mainstay_lb::AuditRecord as Decision;
 use mainstay_xds::bootstrap::{AuditLoggerKind, Bootstrap};
 use mainstay_xds::resource::filter::AuditLoggerConfig;
+use tokio::sync::oneshot;
 
 use super::{AuditLogger, AuditLoggerFactory, AuditQueue, AuditRecord, JsonLines, Queued};
 use crate::guard;
@@ -19,8 +19,9 @@ pub(crate) struct OwnLoggers(BTreeMap<String, Arc<dyn AuditLoggerFactory>>);
 /// The audit loggers of a server.
 pub(crate) struct Auditor {
     factories: OwnLoggers,
-    stdout: AuditQueue,
-    lost: Arc<AtomicU64>,
+    queue: AuditQueue,
+    /// Made when the first configuration asks for it, and kept as long as the server.
+    stdout: OnceLock<Arc<Queued>>,
     /// Those in use. Loggers with equal configs are one.
     shared: Mutex<BTreeMap<AuditLoggerConfig, Weak<dyn AuditLogger>>>,
 }
@@ -63,13 +64,28 @@ impl AuditLoggerKind for Kind {
 // === impl Auditor ===
 
 impl Auditor {
-    pub(crate) fn new(factories: OwnLoggers, stdout: AuditQueue) -> Self {
-        Self { factories, stdout, lost: Arc::default(), shared: Mutex::default() }
+    pub(crate) fn new(factories: OwnLoggers, queue: AuditQueue) -> Self {
+        Self { factories, queue, stdout: OnceLock::new(), shared: Mutex::default() }
     }
 
     /// How many records for standard output were lost.
     pub(crate) fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        self.stdout.get().map_or(0, |stdout| stdout.lost())
+    }
+
+    /// Waits until standard output has taken all records so far, though not for long: it may be stuck.
+    pub(crate) async fn flush(&self) {
+        let Some(stdout) = self.stdout.get().cloned() else { return };
+        let (done, flushed) = oneshot::channel();
+        let flush = move || {
+            stdout.flush();
+            // Whoever waits may have given up.
+            let _ = done.send(());
+        };
+        // Not one of the runtime's threads, whose end would wait for it.
+        if std::thread::Builder::new().name("mainstay-audit".to_owned()).spawn(flush).is_ok() {
+            let _ = tokio::time::timeout(FLUSH_TIMEOUT, flushed).await;
+        }
     }
 
     /// The logger with this config, which is made if nobody has it. `None` if it cannot be made.
@@ -87,8 +103,8 @@ impl Auditor {
     fn build(&self, config: &AuditLoggerConfig) -> Option<Arc<dyn AuditLogger>> {
         match config {
             AuditLoggerConfig::Stdout => {
-                let lines = JsonLines::new(std::io::stdout());
-                Some(Arc::new(Queued::counting(lines, self.stdout, Arc::clone(&self.lost))))
+                let open = || Arc::new(Queued::new(JsonLines::new(std::io::stdout()), self.queue));
+                Some(self.stdout.get_or_init(open).clone())
             }
             AuditLoggerConfig::Application { name, config } => {
                 // The parser knows no others.
@@ -139,3 +155,6 @@ impl ChainLoggers {
         Some(logger)
     }
 }
+
+/// How long the end of a server waits for its audit log.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);

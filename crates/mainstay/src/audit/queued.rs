@@ -1,7 +1,6 @@
 //! A logger that does not block, in front of one that may.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 
@@ -12,9 +11,16 @@ use crate::guard;
 ///
 /// Dropping it lets the thread write what is in the queue, and end.
 pub struct Queued {
-    queue: SyncSender<AuditRecord>,
+    queue: SyncSender<Item>,
     on_full: OnFull,
-    lost: Arc<AtomicU64>,
+    lost: AtomicU64,
+}
+
+/// What is in the queue.
+enum Item {
+    Record(AuditRecord),
+    /// Somebody waits until all before it is written.
+    Mark(mpsc::Sender<()>),
 }
 
 /// The queue between RPCs and an audit logger that may block.
@@ -64,7 +70,21 @@ impl Default for AuditQueue {
 impl Queued {
     /// Returns a logger that hands records to `logger`.
     pub fn new(logger: impl AuditLogger, queue: AuditQueue) -> Self {
-        Self::counting(logger, queue, Arc::default())
+        let (sender, items) = mpsc::sync_channel(queue.capacity.max(1));
+        let write = move || {
+            for item in items {
+                match item {
+                    Item::Record(record) => guard::shielded("an audit logger", || logger.log(&record)),
+                    // Whoever waits may have given up.
+                    Item::Mark(reached) => _ = reached.send(()),
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("mainstay-audit".to_owned()).spawn(write) {
+            // The receiver went with the closure: all records will be counted as lost.
+            tracing::error!(%error, "no thread for audit records, which are lost");
+        }
+        Self { queue: sender, on_full: queue.on_full, lost: AtomicU64::new(0) }
     }
 
     /// Returns how many records were lost, for want of room or because there is no thread.
@@ -72,19 +92,13 @@ impl Queued {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Adds what is lost to a counter that others may add to, too.
-    pub(super) fn counting(logger: impl AuditLogger, queue: AuditQueue, lost: Arc<AtomicU64>) -> Self {
-        let (sender, records) = mpsc::sync_channel(queue.capacity.max(1));
-        let write = move || {
-            for record in records {
-                guard::shielded("an audit logger", || logger.log(&record));
-            }
-        };
-        if let Err(error) = std::thread::Builder::new().name("mainstay-audit".to_owned()).spawn(write) {
-            // The receiver went with the closure: all records will be counted as lost.
-            tracing::error!(%error, "no thread for audit records, which are lost");
+    /// Blocks until all records so far are written.
+    pub(super) fn flush(&self) {
+        let (reached, written) = mpsc::channel();
+        if self.queue.send(Item::Mark(reached)).is_ok() {
+            // An error is a thread that has ended: it will not write any more.
+            let _ = written.recv();
         }
-        Self { queue: sender, on_full: queue.on_full, lost }
     }
 
     fn lose(&self) {
@@ -98,12 +112,12 @@ impl Queued {
 
 impl AuditLogger for Queued {
     fn log(&self, record: &AuditRecord) {
-        match self.queue.try_send(record.clone()) {
+        match self.queue.try_send(Item::Record(record.clone())) {
             Ok(()) => {}
-            Err(TrySendError::Full(record)) => match self.on_full {
+            Err(TrySendError::Full(item)) => match self.on_full {
                 OnFull::Lose => self.lose(),
                 OnFull::Block => {
-                    if self.queue.send(record).is_err() {
+                    if self.queue.send(item).is_err() {
                         self.lose();
                     }
                 }

@@ -128,6 +128,22 @@ fn a_logger_that_goes_lets_its_thread_write_what_is_left() {
 }
 
 #[test]
+fn what_is_in_the_queue_can_be_waited_for() {
+    let gate = Arc::new(Gate::default());
+    let (logger, heard) = gated(&gate);
+    let queued = Arc::new(Queued::new(logger, AuditQueue::default()));
+    queued.log(&record("0"));
+    queued.log(&record("1"));
+    let flushing = std::thread::spawn({
+        let queued = queued.clone();
+        move || queued.flush()
+    });
+    gate.open();
+    flushing.join().unwrap();
+    assert_eq!(heard.try_iter().collect::<Vec<_>>(), ["0", "1"]);
+}
+
+#[test]
 fn a_logger_that_panics_is_told_of_the_next_decision() {
     struct Panicking(Sender<String>);
     impl AuditLogger for Panicking {

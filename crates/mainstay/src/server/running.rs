@@ -114,6 +114,7 @@ impl Running {
     pub async fn shutdown(mut self) {
         self.shutdown.send_replace(true);
         self.stopped().await;
+        self.server.shared.plan.auditor.flush().await;
     }
 
     /// Waits until the server has ended, which it does not do by itself unless its tokio runtime ends.

@@ -43,8 +43,8 @@ pub(super) struct PlaneView {
 impl PlaneView {
     /// Nobody needs the server any more: everything about it is forgotten.
     pub(super) fn start_afresh(&mut self) {
-        let (attempt, lacked) = (self.attempt, std::mem::take(&mut self.lacked));
-        *self = Self { attempt, lacked, ..Self::default() };
+        let (attempt, announced, lacked) = (self.attempt, self.announced, std::mem::take(&mut self.lacked));
+        *self = Self { attempt, announced, lacked, ..Self::default() };
     }
 }
 

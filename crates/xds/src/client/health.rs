@@ -78,12 +78,20 @@ impl XdsClient {
         let active = authority.active();
         if active != before {
             self.active_changed(id, Report::FellBack);
+            self.hurry(id); // Another authority may have been in no hurry with that server.
         }
         let unreachable = active.map(|server| &self.servers[server.0]).and_then(|server| {
             let Outage { cause, since } = server.outage.clone()?;
             Some(Unreachable { server: server.uri.clone(), cause, since })
         });
         self.set_unreachable(id, unreachable);
+    }
+
+    /// Something of an authority is missing: whoever was to be come back to at leisure is tried at once.
+    pub(super) fn hurry(&mut self, id: AuthorityId) {
+        for server in self.authorities[id.0].in_use() {
+            self.servers[server.0].hurry(*server, &mut self.timers);
+        }
     }
 
     /// A response came: the server is reachable (C-31), and failures are forgiven (P-20).

@@ -350,7 +350,7 @@ fn official(action: Action, server: SocketAddr) -> Filter {
     let port = u32::from(server.port());
     let host = |pattern| permission(Rule::Header(header_is(":authority", text(pattern))));
     let any_host = || vec![host(MatchPattern::Suffix(format!(":{port}")))];
-    let hosts = |names: &[String]| names.iter().map(|name| host(MatchPattern::Exact(name.clone()))).collect();
+    let hosts = |names: &[String]| names.iter().map(|name| host(MatchPattern::Exact(name.clone()))).collect::<Vec<_>>();
     let destination = |hosts: Vec<Permission>, ports: &[u32], pattern: &str| {
         let ports = ports.iter().map(|port| permission(Rule::DestinationPort(*port))).collect();
         let header = permission(Rule::Header(header_is("test", regex(pattern))));

@@ -983,3 +983,17 @@ fn collections_of_endpoints_are_understood_unless_their_guard_is_off() {
     };
     assert_eq!([true, false].map(tells), [true, false]);
 }
+
+/// A lost server that one authority is in no hurry with is tried at once when another one falls back to it.
+#[test]
+fn who_falls_back_to_a_server_that_others_come_back_to_at_leisure_does_not_wait() {
+    let setup = Setup::new(&["a", "b"]).authority("east", &["b"], false);
+    let mut talk = setup.settings(|s| s.reconnect_spread = std::time::Duration::from_secs(2)).start();
+    let name = "xdstp://east/envoy.config.endpoint.v3.ClusterLoadAssignment/e";
+    talk.step(&format!("watch EDS {name}"));
+    talk.step("up b");
+    talk.step(&format!("b< EDS 1 A: {name}:=80"));
+    assert_eq!(talk.step("lose b"), [""; 0]);
+    talk.step("watch LDS l");
+    assert_eq!(talk.step("refuse a"), ["active b", "open b 20 s"]);
+}
