@@ -9,7 +9,7 @@ use mainstay_testservice::proto::{ResponseParameters, StreamingOutputCallRequest
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::{Code, Streaming as Responses};
+use tonic::{Code, Status, Streaming as Responses};
 
 use super::stage::{PlainClient, Stage, call, listener, routes};
 use crate::common::{self, in_time};
@@ -174,6 +174,20 @@ async fn a_listener_without_routes_is_served_in_the_end() {
 /// SV-10: a Listener is replaced a hundred times under load. No RPC fails, and nothing of the old ones stays.
 #[tokio::test]
 async fn a_listener_is_replaced_a_hundred_times_under_load() {
+    let failed = replace_under_load(100).await;
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+/// A connection that is lost and back before anybody looked is noticed by the RPCs that found it gone. On several threads a
+/// GOAWAY may meet the same RPC twice, which is then told so (A6).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_rpc_waits_for_a_connection_that_is_there() {
+    let failed = replace_under_load(30).await;
+    assert!(failed.iter().all(|status| status.code() != Code::DeadlineExceeded), "{failed:?}");
+}
+
+/// Replaces the Listener so often under the load of our own channel. The RPCs that failed.
+async fn replace_under_load(times: usize) -> Vec<Status> {
     let stage = Stage::with(|builder| builder.drain_spread(Duration::from_millis(20))).await;
     stage.set(stage.listener());
     stage.until_serving().await;
@@ -184,15 +198,15 @@ async fn a_listener_is_replaced_a_hundred_times_under_load() {
         // Its connections are taken away far more often than a client that is patient would like.
         let (mut client, stopped) = (common::client(&[&endpoint]), stopped.clone());
         load.push(tokio::spawn(async move {
-            let mut calls = 0_u64;
+            let (mut calls, mut failed) = (0, Vec::new());
             while !*stopped.borrow() {
-                common::call(&mut client).await.unwrap_or_else(|status| panic!("call {calls}: {status}"));
                 calls += 1;
+                failed.extend(common::call(&mut client).await.err());
             }
-            calls
+            (calls, failed)
         }));
     }
-    for number in 0..100 {
+    for number in 0..times {
         let chain = format!("chain {number}");
         stage.set(named(&chain, &stage));
         in_time(async {
@@ -204,13 +218,16 @@ async fn a_listener_is_replaced_a_hundred_times_under_load() {
         .await;
     }
     stop.send_replace(true);
-    let mut calls = 0;
+    let (mut all, mut failures) = (0, Vec::new());
     for caller in load {
-        calls += in_time(caller).await.expect("no call failed");
+        let (calls, failed) = in_time(caller).await.expect("a caller does not panic");
+        all += calls;
+        failures.extend(failed);
     }
-    assert!(calls >= 500, "{calls}");
+    assert!(all >= times, "{all}");
     // The channels are gone, and so are the connections that were drained.
     stage.until_connections(0).await;
+    failures
 }
 
 /// A Listener that differs from others by the name of its chain.
