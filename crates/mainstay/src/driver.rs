@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_channel::mpsc::UnboundedReceiver;
 use futures_util::StreamExt;
-use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
+use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Input, Snapshot};
 use mainstay_xds::Time;
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::client::{self, Level, Report};
@@ -41,6 +41,8 @@ pub(crate) struct Driver {
     pub(crate) observer: XdsObserver,
     /// Whether the client may have changed since the observer looked at it.
     pub(crate) client_stirred: bool,
+    /// Whether something was connected to since RPCs were last told to look.
+    pub(crate) connected: bool,
     pub(crate) plan: Arc<Plan>,
     pub(crate) start: Instant,
 }
@@ -139,6 +141,7 @@ impl Driver {
 
     fn hear(&mut self, news: News) {
         self.subchannels.note(&news);
+        self.connected |= matches!(news.state, Connectivity::Ready);
         self.handle(Input::Connectivity(news.id, news.state));
     }
 
@@ -184,9 +187,14 @@ impl Driver {
                 }
                 Action::Publish(snapshot) => {
                     self.shared.snapshot.store(snapshot);
-                    self.shared.published.send_modify(|count| *count = count.wrapping_add(1));
+                    self.connected = true;
                 }
             }
+        }
+        // Also without another snapshot: a connection that was lost and is back before anybody looked changes nothing, but
+        // RPCs that found it gone wait for word of it.
+        if std::mem::take(&mut self.connected) {
+            self.shared.published.send_modify(|count| *count = count.wrapping_add(1));
         }
         if std::mem::take(&mut self.client_stirred) {
             guard::shielded("telemetry", || self.observer.look_at(self.core.client()));

@@ -115,6 +115,7 @@ impl Supervisor {
             shared: shared.clone(),
             observer: XdsObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
             client_stirred: true,
+            connected: false,
             plan: plan.clone(),
             start: Instant::now(),
         })

@@ -38,7 +38,7 @@ use crate::tls::OwnProviders;
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(signal: impl Future<Output = ()>) -> Result<(), Box<dyn std::error::Error>> {
 /// # let greeter = mainstay_testservice::service("one", "one").unwrap();
 /// let running = mainstay::Server::builder()
 ///     .add_service(greeter)
@@ -47,7 +47,7 @@ use crate::tls::OwnProviders;
 ///     .listen("[::1]:0".parse()?) // any free port
 ///     .start()?;
 /// println!("bound: {:?}", running.local_addresses());
-/// tokio::signal::ctrl_c().await?;
+/// signal.await;
 /// running.shutdown().await;
 /// # Ok(())
 /// # }
@@ -167,6 +167,8 @@ impl ServerBuilder {
     }
 
     /// Sets what is called with each serving state of each address, in order. By default states are logged.
+    ///
+    /// It is called in the task that runs the server, and must not block. A panic of it is logged and changes nothing.
     pub fn on_serving_state(mut self, call: impl Fn(SocketAddr, &ServingState) + Send + Sync + 'static) -> Self {
         self.on_state = Some(Arc::new(call));
         self

@@ -50,6 +50,10 @@ impl Listener {
 
     /// Tells the state to the application, or else to the log (SV-13, S-11).
     pub(super) fn tell(&self, state: ServingState) {
+        // A driver that is started again may find what was told before.
+        if *self.states.borrow() == state {
+            return;
+        }
         let (address, is_first) = (self.address, self.node.note_told());
         self.server.tell(address, &state);
         match (&self.server.plan.on_state, &state) {

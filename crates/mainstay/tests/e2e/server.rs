@@ -8,5 +8,5 @@ mod rbac;
 mod rpcs;
 mod security;
 mod serving;
-mod stage;
+pub(crate) mod stage;
 mod updates;

@@ -4,6 +4,7 @@ mod calls;
 mod collect;
 mod panics;
 mod policies;
+mod servers;
 mod subchannels;
 mod traces;
 mod xds_client;

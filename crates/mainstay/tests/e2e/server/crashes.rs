@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use mainstay::ServingState;
 use mainstay_control_plane::{Snapshot, TypeUrl};
 
 use super::stage::{Stage, call, listener, routes};
@@ -13,7 +14,8 @@ use crate::panics::Bomb;
 /// The next driver takes over ports and connections; what is the same drains nothing.
 #[tokio::test]
 async fn a_driver_that_panics_takes_nothing_with_it() {
-    let (stage, bomb) = (Stage::serving().await, Arc::new(AtomicUsize::new(usize::MAX)));
+    let (mut stage, bomb) = (Stage::serving().await, Arc::new(AtomicUsize::new(usize::MAX)));
+    assert_eq!(stage.next_state().await, ServingState::Serving);
     let _guard = tracing::subscriber::set_default(Bomb(bomb.clone()));
     let mut caller = stage.caller().await;
     call(&mut caller).await.unwrap();
@@ -23,6 +25,7 @@ async fn a_driver_that_panics_takes_nothing_with_it() {
         call(&mut stage.caller().await).await.unwrap();
     }
     assert_eq!(stage.seen.callers(), 3, "the first connection stayed");
+    assert!(stage.states.try_recv().is_err(), "nothing has changed for anybody");
     // And what is new comes in force, with a drain of what is not.
     let mut streaming = Streaming::begin(caller.clone()).await;
     crash(&stage, &bomb, "9", named("second", &stage)).await;

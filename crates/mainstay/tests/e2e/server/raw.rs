@@ -68,6 +68,15 @@ impl<T: AsyncRead + AsyncWrite + Unpin> RawHttp2<T> {
         }
     }
 
+    /// A setting of the server, which it sends first.
+    pub(crate) async fn setting(&mut self, wanted: u16) -> Option<u32> {
+        let frame = in_time(self.read()).await.expect("settings");
+        assert_eq!((frame.kind, frame.flags & ACK), (SETTINGS, 0));
+        let mut settings = frame.payload.chunks_exact(6);
+        let found = settings.find(|setting| u16::from_be_bytes([setting[0], setting[1]]) == wanted)?;
+        Some(u32::from_be_bytes([found[2], found[3], found[4], found[5]]))
+    }
+
     async fn read(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         self.stream.read_exact(&mut head).await.ok()?;

@@ -17,8 +17,8 @@ use mainstay::{Channel, Credentials, Peer, ServerBuilder, ServerCredentials, Tls
 use mainstay_control_plane::{Server, Snapshot, resources};
 use mainstay_testservice::proto::SimpleRequest;
 use rcgen::CertificateParams;
-use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, HandshakeKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -174,6 +174,36 @@ async fn missing_certificates_never_lead_to_plaintext() {
     in_time(async { while pki.plain(&stage, None).await.is_err() {} }).await;
 }
 
+/// TL-11: a session that is resumed is not verified again, so there are none where callers are verified.
+#[tokio::test]
+async fn sessions_of_callers_with_certificates_are_not_resumed() {
+    let pki = Pki::new();
+    for (wanted, second) in [(Wanted::Required, HandshakeKind::Full), (Wanted::Nothing, HandshakeKind::Resumed)] {
+        let stage = pki.serving(wanted).await;
+        let config = pki.client_config(Some(pki.ca.issue("client")), &[b"h2"], &rustls::version::TLS13);
+        let connector = TlsConnector::from(Arc::new(config));
+        for expected in [HandshakeKind::Full, second] {
+            let stream = TcpStream::connect(stage.address).await.unwrap();
+            let secured = in_time(connector.connect(ServerName::try_from("server").unwrap(), stream)).await.unwrap();
+            assert_eq!(secured.get_ref().1.handshake_kind(), Some(expected), "{wanted:?}");
+            assert!(http2_request(secured).await);
+        }
+    }
+}
+
+/// SV-24, SV-20: callers that do not finish their handshake hold up others no longer than it may take.
+#[tokio::test]
+async fn handshakes_are_few_at_a_time_and_bounded() {
+    let pki = Pki::new();
+    let build = |builder: ServerBuilder| builder.max_handshakes(1).handshake_timeout(Duration::from_millis(300));
+    let stage = pki.serving_with(Wanted::Nothing, pki.watched(), build).await;
+    let began = Instant::now();
+    let _silent = TcpStream::connect(stage.address).await.unwrap();
+    let mut caller = pki.plain(&stage, None).await.unwrap();
+    assert_eq!(call(&mut caller).await.unwrap(), "one");
+    assert!(began.elapsed() >= Duration::from_millis(250), "it had to wait: {:?}", began.elapsed());
+}
+
 /// S-21: and where a chain asks for nothing, the fallback is used, which may be TLS.
 #[tokio::test]
 async fn a_chain_without_a_tls_context_has_the_fallback() {
@@ -199,7 +229,7 @@ async fn a_chain_without_a_tls_context_has_the_fallback() {
 
 /// TL-3, TL-13: certificates are rotated under load on both sides. No RPC fails, new connections have the new certificate, and
 /// old ones go on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn certificates_are_rotated_under_load() {
     let pki = Pki::new();
     let stage = pki.serving(Wanted::Required).await;

@@ -158,6 +158,23 @@ async fn a_server_that_cannot_start_says_why() {
     assert_eq!(refused(running.local_addresses()[0]).await, ErrorKind::ConnectionRefused);
 }
 
+/// SV-7: somebody else may be quicker to listen. That is told, and tried again.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_port_that_somebody_else_listens_on_is_tried_again() {
+    let mut stage = Stage::empty().await;
+    let quicker = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    quicker.set_reuse_address(true).unwrap();
+    quicker.bind(&stage.address.into()).unwrap();
+    quicker.listen(1).unwrap();
+    stage.set(stage.listener());
+    let reason = reason(stage.next_state().await);
+    assert!(reason.starts_with(&format!("cannot listen on {}: ", stage.address)), "{reason}");
+    drop(quicker);
+    assert_eq!(stage.next_state().await, ServingState::Serving);
+    assert_eq!(call(&mut stage.caller().await).await.unwrap(), "one");
+}
+
 /// SV-4: each address has its own Listener and its own state.
 #[tokio::test]
 async fn addresses_are_served_one_by_one() {

@@ -114,6 +114,12 @@ impl Stage {
         connect(self.address).await.expect("a server that serves")
     }
 
+    /// A connection of its own, without a stub.
+    #[cfg(feature = "opentelemetry")]
+    pub(crate) async fn channel(&self) -> Channel {
+        endpoint(self.address).connect().await.expect("a server that serves")
+    }
+
     /// How many connections channelz shows.
     pub(crate) async fn connections(&self) -> usize {
         super::admin::sockets(self.address).await.len()
@@ -139,6 +145,11 @@ impl Seen {
     /// Who sent the last one.
     pub(crate) fn last_peer(&self) -> Peer {
         self.0.peers.lock().unwrap().last().expect("a request").clone()
+    }
+
+    /// The filter chain of the last one, if there was any.
+    pub(crate) fn last_chain(&self) -> Option<String> {
+        self.0.peers.lock().unwrap().last()?.filter_chain().map(str::to_owned)
     }
 
     /// What tonic says that the last one presented.
@@ -192,8 +203,11 @@ pub(crate) fn routes() -> RouteConfiguration {
 
 /// A connection of its own.
 pub(crate) async fn connect(address: SocketAddr) -> Result<PlainClient, tonic::transport::Error> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
-    in_time(endpoint.connect()).await.map(PlainClient::new)
+    in_time(endpoint(address).connect()).await.map(PlainClient::new)
+}
+
+fn endpoint(address: SocketAddr) -> Endpoint {
+    Endpoint::from_shared(format!("http://{address}")).expect("an address")
 }
 
 /// One call; who answered it.
