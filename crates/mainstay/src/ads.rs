@@ -89,9 +89,26 @@ impl AdsStreams {
         server: Arc<ServerConfig>,
         connect_timeout: Duration,
     ) {
+        self.open_method(service, service.method(), id, server, connect_timeout);
+    }
+
+    /// Opens an ADS stream of the incremental variant.
+    pub(crate) fn open_delta(&mut self, id: StreamId, server: Arc<ServerConfig>, connect_timeout: Duration) {
+        self.open_method(Service::Ads, DELTA_METHOD, id, server, connect_timeout);
+    }
+
+    fn open_method(
+        &mut self,
+        service: Service,
+        method: &'static str,
+        id: StreamId,
+        server: Arc<ServerConfig>,
+        connect_timeout: Duration,
+    ) {
         let (commands, queue) = unbounded();
         let stream = StreamTask {
             service,
+            method,
             id,
             channelz: self.channelz.entry(server.clone()).or_insert_with(|| Arc::new(ChannelzNode::new())).clone(),
             peer: Peer { server, keep_alive: self.limits.keep_alive, dns: self.dns.clone() },
@@ -157,9 +174,12 @@ impl Service {
     }
 }
 
+const DELTA_METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
 /// One stream, from the first address to the last byte.
 struct StreamTask {
     service: Service,
+    method: &'static str,
     id: StreamId,
     peer: Peer,
     connect_timeout: Duration,
@@ -198,7 +218,7 @@ impl StreamTask {
             }
             opened = true;
             let call = self.channelz.counters.begin();
-            let end = match Exchange::open(&place, self.service.method(), bearer, self.max_response_size) {
+            let end = match Exchange::open(&place, self.method, bearer, self.max_response_size) {
                 Ok(exchange) => self.pass_messages(&place, exchange, &mut queue, &mut unsent).await,
                 Err(end) => Ended { end, untouched: true },
             };

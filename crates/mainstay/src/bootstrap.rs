@@ -26,8 +26,8 @@ mod parts;
 pub use builder::BootstrapBuilder;
 pub use error::{BootstrapError, BootstrapErrorKind};
 pub use parts::{
-    Authority, CallCreds, ChannelCreds, FileWatcherConfig, Guards, IdentityFiles, MetadataValue, Node, ServerConfig,
-    ServerFeatures, TlsConfig,
+    Authority, CallCreds, ChannelCreds, Delta, FileWatcherConfig, Guards, IdentityFiles, MetadataValue, Node,
+    ServerConfig, ServerFeatures, TlsConfig,
 };
 
 use std::fmt;

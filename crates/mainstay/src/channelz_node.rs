@@ -84,6 +84,7 @@ fn words(report: &Report) -> (bool, String) {
         Report::Alive(_) => (false, "reachable again, nothing new".to_owned()),
         Report::Unreachable(_, cause, pause) => (true, format!("unreachable, next attempt in {pause:.1?}: {cause}")),
         Report::StreamEnded(_, cause, pause) => (false, format!("stream ended, opened again in {pause:.1?}: {cause}")),
+        Report::DeltaRefused(_, cause) => (false, format!("does not speak delta: {cause}")),
         Report::FellBack(authority, server) => (true, format!("{authority} fell back to {}", server.server_uri)),
         Report::Recovered(authority, server) => (false, format!("{authority} returned to {}", server.server_uri)),
         Report::Acked(_, kind, version, received) => {

@@ -8,7 +8,7 @@ use futures_channel::mpsc::UnboundedReceiver;
 use futures_util::StreamExt;
 use mainstay_lb::{Action, ChannelCore, Context, Input, Snapshot};
 use mainstay_xds::Time;
-use mainstay_xds::client::{self, Report};
+use mainstay_xds::client::{self, Protocol, Report};
 use mainstay_xds::deps::DnsName;
 use mainstay_xds::lrs;
 use tokio::sync::oneshot;
@@ -147,9 +147,10 @@ impl Driver {
         let mut changed = self.core.settle(&mut Context { now, choose: &mut Random, host: &mut self.subchannels });
         while let Some(action) = self.core.poll_action() {
             match action {
-                Action::OpenStream { stream, server, connect_timeout } => {
-                    self.streams.open(Service::Ads, stream, server, connect_timeout);
-                }
+                Action::OpenStream { stream, server, connect_timeout, protocol } => match protocol {
+                    Protocol::Sotw => self.streams.open(Service::Ads, stream, server, connect_timeout),
+                    Protocol::Delta => self.streams.open_delta(stream, server, connect_timeout),
+                },
                 Action::Send(stream, message) => self.streams.send(Service::Ads, stream, message),
                 Action::Probe { stream, call } => self.streams.probe(stream, call),
                 Action::CloseStream(stream) => self.streams.close(Service::Ads, stream),
@@ -205,6 +206,7 @@ impl Driver {
             | Report::Alive(server)
             | Report::Unreachable(server, ..)
             | Report::StreamEnded(server, ..)
+            | Report::DeltaRefused(server, _)
             | Report::Acked(server, ..)
             | Report::Nacked(server, ..)
             | Report::TimedOut(server, _)
@@ -291,6 +293,7 @@ fn progress(report: &Report) -> Option<String> {
         Report::Unreachable(server, cause, _) => format!("{} cannot be reached: {cause}", server.server_uri),
         Report::Alive(_)
         | Report::StreamEnded(..)
+        | Report::DeltaRefused(..)
         | Report::FellBack(..)
         | Report::Recovered(..)
         | Report::Acked(..)
@@ -323,6 +326,9 @@ fn log(target: &str, report: &Report) {
         }
         Report::Recovered(authority, server) => {
             tracing::info!(target, %authority, server = server.server_uri, "returned to a preferred xDS server");
+        }
+        Report::DeltaRefused(server, cause) => {
+            tracing::info!(target, server = server.server_uri, cause, "xDS server does not speak delta");
         }
         Report::SecurityIgnored(cluster) => {
             tracing::warn!(target, %cluster, "cluster asks for TLS, which the channel's credentials do not follow");

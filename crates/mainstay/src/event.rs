@@ -89,6 +89,15 @@ pub enum Event {
         /// How long the channel waits before it opens another one.
         retry_after: Duration,
     },
+    /// A server does not speak the incremental variant of ADS, as it says or as its silence shows. The other variant is
+    /// used at once; nothing is lost.
+    #[non_exhaustive]
+    DeltaRefused {
+        /// The server.
+        server: String,
+        /// How that is known.
+        cause: String,
+    },
     /// The channel falls back to a server that is further down in the list (gRFC A71).
     #[non_exhaustive]
     FellBack {
@@ -192,6 +201,7 @@ impl Event {
             Report::StreamEnded(server, cause, retry_after) => {
                 Self::StreamEnded { server: uri(server), cause: cause.clone(), retry_after: *retry_after }
             }
+            Report::DeltaRefused(server, cause) => Self::DeltaRefused { server: uri(server), cause: cause.clone() },
             Report::FellBack(whose, server) => Self::FellBack { authority: authority(whose), server: uri(server) },
             Report::Recovered(whose, server) => Self::Recovered { authority: authority(whose), server: uri(server) },
             Report::Acked(server, resource_type, version, received) => Self::Acked {
@@ -237,6 +247,7 @@ impl fmt::Display for Event {
             Self::StreamEnded { server, cause, retry_after } => {
                 write!(f, "the stream to {server} ended, next one in {retry_after:.1?}: {cause}")
             }
+            Self::DeltaRefused { server, cause } => write!(f, "{server} does not speak delta: {cause}"),
             Self::FellBack { authority, server } => write!(f, "fell back to {server}{}", Whose(authority)),
             Self::Recovered { authority, server } => write!(f, "returned to {server}{}", Whose(authority)),
             Self::Acked { server, resource_type, version, resources } => {

@@ -90,6 +90,7 @@ pub(crate) fn report(report: &Report) -> String {
         Report::StreamEnded(server, cause, pause) => {
             format!("{} stream ended: {cause}; again {}", server.server_uri, after(*pause))
         }
+        Report::DeltaRefused(server, cause) => format!("{} does not speak delta: {cause}", server.server_uri),
         Report::FellBack(authority, server) => format!("{authority}: fell back to {}", server.server_uri),
         Report::Recovered(authority, server) => format!("{authority}: returned to {}", server.server_uri),
         Report::TimedOut(server, key) => format!("{key} was not sent by {} in time", server.server_uri),

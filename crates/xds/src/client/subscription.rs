@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::ResourceError;
+use super::cache::NOT_FOUND;
+use super::{ErrorKind, ResourceError};
 use crate::Time;
 
 /// What the server knows about one type, and what it is owed.
@@ -17,6 +18,8 @@ pub(super) struct Subscription {
     pub answers: VecDeque<Answer>,
     /// Listed names whose value must be sent once more: the next request tells no version.
     pub again: BTreeSet<Arc<str>>,
+    /// Those of them that were unsubscribed for that, and are subscribed by the next request (DX-8). Only in delta.
+    pub back: BTreeSet<Arc<str>>,
 }
 
 /// One name of a subscription.
@@ -87,6 +90,21 @@ pub(super) struct Answer {
     pub version: Arc<str>,
     /// What is wrong with the response; `None` for an ACK.
     pub error: Option<String>,
+}
+
+impl Word {
+    /// Whether the server says that there is no such resource, if only by its silence.
+    pub(super) fn says_absent(&self) -> bool {
+        let Self::Said(verdict) = self else { return false };
+        match &verdict.error.kind {
+            ErrorKind::DoesNotExist { .. } | ErrorKind::TimedOut { .. } | ErrorKind::Deleted => true,
+            ErrorKind::FromServer { code, .. } => *code == NOT_FOUND,
+            ErrorKind::Rejected { .. }
+            | ErrorKind::InvalidName(_)
+            | ErrorKind::UnknownAuthority(_)
+            | ErrorKind::Unreachable(_) => false,
+        }
+    }
 }
 
 impl Subscription {
