@@ -11,7 +11,8 @@
 //! notification. In `server` and `stream` is what is known of the servers, in `subscription` what
 //! each of them said of each name, in `life` whether it is alive, in `authority` which of them is
 //! in charge, in `cache` what counts; `response`, `health` and `drive` change it. `dialect` knows which
-//! variant of ADS a server speaks; only `wire` and the reading of a response know how it sounds.
+//! variant of ADS a server speaks; only `wire`, `stream` when it makes a request, and the reading of a
+//! response know how it sounds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

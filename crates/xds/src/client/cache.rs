@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::authority::AuthorityId;
 use super::dialect::Era;
-use super::subscription::{Effect, Verdict};
+use super::subscription::{Effect, NOT_FOUND, Verdict};
 use super::{ErrorKind, Provenance, ResourceError, ServerId, WatchId};
 use crate::name::ResourceKey;
 use crate::resource::{Resource, ResourceType};
@@ -325,6 +325,3 @@ fn state(kind: &ErrorKind) -> ResourceState {
 fn says_not_found(kind: &ErrorKind) -> bool {
     matches!(kind, ErrorKind::FromServer { code: NOT_FOUND, .. })
 }
-
-/// gRPC status code.
-pub(super) const NOT_FOUND: u16 = 5;

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::authority::AuthorityId;
-use super::cache::{Cached, Fault, Held, NOT_FOUND};
+use super::cache::{Cached, Fault, Held};
 use super::dialect::Protocol;
 use super::intern::{Intern, Parsed};
 use super::server::{Link, Server};
-use super::subscription::{Answer, Effect, Verdict, Word};
+use super::subscription::{Answer, Effect, NOT_FOUND, Verdict, Word};
 use super::wire::{self, DeltaDiscoveryResponse, DeltaResource, Named, Response, WRAPPER, Wrapper};
 use super::{Action, ErrorKind, Provenance, Received, Report, ResourceError, ServerId, XdsClient};
 use crate::Time;

@@ -23,6 +23,9 @@ use crate::name::ResourceKey;
 use crate::resource::ResourceType;
 use crate::{Choose, Time};
 
+mod delta;
+mod sotw;
+
 /// A stream on a READY connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Stream {

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::cache::NOT_FOUND;
 use super::{ErrorKind, ResourceError};
 use crate::Time;
 
@@ -130,3 +129,6 @@ impl Subscription {
 /// How many responses of one type may wait for their answer. A server that sends more while it does
 /// not read is owed answers only to the latest ones; servers look at the last anyway (P-46).
 const MAX_ANSWERS: usize = 64;
+
+/// gRPC status code.
+pub(super) const NOT_FOUND: u16 = 5;

@@ -1,5 +1,4 @@
-//! The envelope messages of ADS, in both variants, and how a stream makes its requests: only this and what turns a
-//! response into outcomes knows which variant a stream speaks.
+//! The envelope messages of ADS, in both variants.
 //!
 //! Responses have messages of our own: their `bytes` fields are slices of the buffer that came in,
 //! so that decoding a response copies none of its resources. Field numbers are those of P-8 to P-10.

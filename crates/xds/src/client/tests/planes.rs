@@ -244,11 +244,11 @@ impl World {
     fn wait(&mut self, span: Duration) {
         let end = self.now + span;
         loop {
-            while let Some(stream) = self.live.keys().copied().find(|id| self.live[id].has_work()) {
-                self.deliver(stream);
-                self.act();
-            }
             self.act();
+            if let Some(stream) = self.live.keys().copied().find(|id| self.live[id].has_work()) {
+                self.deliver(stream);
+                continue;
+            }
             let Output::Wait(next) = self.client.clone().poll_output() else { continue };
             match next.filter(|next| *next <= end) {
                 Some(next) => {
@@ -453,14 +453,15 @@ impl World {
 
 impl Plane {
     fn new(dice: &mut Dice, mode: DeltaMode) -> Self {
+        let absent = dice.roll(3);
         let manners = Manners {
             no_delta: mode == DeltaMode::Preferred && dice.roll(4) == 0,
             counts: dice.roll(2) == 0,
             anonymous: dice.roll(4) == 0,
-            silent_about_absent: dice.roll(2) == 0,
+            silent_about_absent: absent == 0,
             deaf_to_repeats: dice.roll(2) == 0,
             drops_stale: dice.roll(2) == 0,
-            forgets_absent: dice.roll(3) == 0,
+            forgets_absent: absent == 1,
             ignores_claims: dice.roll(3) == 0,
             splits: dice.roll(2) == 0,
         };
@@ -561,5 +562,6 @@ const KEYS: [(ResourceType, &str); 5] = [
 
 const SEEDS: u64 = 400;
 const STEPS: usize = 120;
-/// In an hour: each absent name is asked for every 8 minutes or more, in two messages of each of two types.
-const MAX_TALK: usize = 80;
+/// In an hour: absent names of three types are asked for every 8 minutes or more, in two messages each, and each of five
+/// names may have a response and an answer of its own.
+const MAX_TALK: usize = 8 * (3 * 2 + 5 * 2);
