@@ -4,11 +4,10 @@
 //! order: so a response is a shared body and a nonce behind it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::{BufMut, Bytes};
 
-use crate::event::lock;
 use crate::version::Version;
 
 /// An encoded response.
@@ -42,7 +41,7 @@ struct Bodies {
 impl Encodings {
     /// The body with this content, and whether it had to be encoded.
     pub(crate) fn body(&self, content: Version, encode: impl FnOnce() -> Bytes) -> (Bytes, bool) {
-        let place = Arc::clone(lock(&self.0).by_content.entry(content).or_default());
+        let place = Arc::clone(self.lock().by_content.entry(content).or_default());
         // Not under the lock: who wants the same waits for it, who wants something else does not.
         let mut is_new = false;
         let body = place.get_or_init(|| {
@@ -50,13 +49,18 @@ impl Encodings {
             encode()
         });
         if is_new {
-            let mut bodies = lock(&self.0);
+            let mut bodies = self.lock();
             bodies.bytes += body.len();
             if bodies.bytes > MAX_BYTES {
                 *bodies = Bodies::default();
             }
         }
         (body.clone(), is_new)
+    }
+
+    /// A poisoned lock only means that another thread panicked between two whole changes.
+    fn lock(&self) -> MutexGuard<'_, Bodies> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,7 +99,7 @@ mod tests {
         for (n, kept) in [(0, 1), (1, 2), (2, 0)] {
             let version = Version::of_all([(n.to_string().as_str(), Version::default())]);
             encodings.body(version, || Bytes::from(vec![0; MAX_BYTES / 2]));
-            assert_eq!(lock(&encodings.0).by_content.len(), kept);
+            assert_eq!(encodings.lock().by_content.len(), kept);
         }
     }
 

@@ -1,5 +1,6 @@
 //! What happens at a server, as values that a test can wait for.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use tokio::sync::mpsc;
 use tonic::Code;
 
 use crate::load::LoadReport;
-use crate::sotw::RequestKind;
+use crate::protocol::RequestKind;
 use crate::type_url::TypeUrl;
 
 /// The number of a connection at one server, counted from 1.
@@ -51,6 +52,8 @@ pub enum Event {
         stream: StreamId,
         /// The connection that carries it.
         connection: ConnectionId,
+        /// Whether it is of the incremental variant.
+        delta: bool,
     },
     /// A request was read.
     Request(SeenRequest),
@@ -88,8 +91,12 @@ pub struct SeenRequest {
     pub node: Option<Box<Node>>,
     /// What it asks for.
     pub type_url: TypeUrl,
-    /// The names, in the order of the message.
+    /// The names, in the order of the message; in the incremental variant those that it subscribes.
     pub names: Vec<String>,
+    /// The names that it unsubscribes, in the incremental variant.
+    pub unsubscribed: Vec<String>,
+    /// `initial_resource_versions`, in the incremental variant.
+    pub claims: BTreeMap<String, String>,
     /// `version_info`.
     pub version: String,
     /// `response_nonce`.
@@ -109,7 +116,9 @@ pub struct SentResponse {
     pub type_url: TypeUrl,
     /// The names of the resources and errors in it.
     pub names: Vec<String>,
-    /// `version_info`.
+    /// `removed_resources`, in the incremental variant.
+    pub removed: Vec<String>,
+    /// `version_info`, or `system_version_info`.
     pub version: String,
     /// `nonce`.
     pub nonce: String,

@@ -58,6 +58,11 @@ impl Faults {
         self.state.send_modify(|state| state.hides_absence = on);
     }
 
+    /// Knows no incremental variant, as most control planes of gRPC.
+    pub fn refuse_delta(&self, on: bool) {
+        self.state.send_modify(|state| state.refuses_delta = on);
+    }
+
     /// Sends the headers of a new stream only with its first response, as some servers do.
     pub fn late_headers(&self, on: bool) {
         self.state.send_modify(|state| state.late_headers = on);
@@ -153,6 +158,7 @@ pub(crate) struct FaultState {
     pub(crate) black_hole: bool,
     pub(crate) late_headers: bool,
     pub(crate) hides_absence: bool,
+    refuses_delta: bool,
     silent: bool,
     close_after: Option<(u64, Code)>,
     deadly: BTreeSet<(TypeUrl, String)>,
@@ -168,6 +174,11 @@ enum Replacement {
 }
 
 impl FaultState {
+    /// Whether there is an incremental variant.
+    pub(crate) fn speaks_delta(&self) -> bool {
+        !self.refuses_delta
+    }
+
     /// Whether responses of this type must wait for the test.
     pub(crate) fn holds(&self, type_url: &TypeUrl) -> bool {
         self.silent || self.held.contains(type_url)

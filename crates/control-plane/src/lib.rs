@@ -29,17 +29,19 @@
 //!
 //! Resources can come from [`files`], too, with hot reload.
 //!
-//! The server speaks the state-of-the-world variant. The protocol is a plain value without I/O, so the incremental
-//! one can stand beside it.
+//! The server speaks both variants of ADS, state of the world and incremental. A protocol is a plain value without I/O.
 
 // A variant that is added is looked at wherever variants are told apart.
 #![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
+mod delta;
 mod encoding;
 mod event;
 mod faults;
 pub mod files;
+mod glob;
 mod load;
+mod protocol;
 pub mod resources;
 mod server;
 mod snapshot;
@@ -54,9 +56,9 @@ pub use crate::event::{ConnectionId, Event, Events, SeenRequest, SentResponse, S
 pub use crate::faults::{Corruption, Faults};
 pub use crate::files::{Deletions, DirectoryWatch, ExportError, LoadError, LoadErrors, Reload, load_directory};
 pub use crate::load::{ClusterTotals, LoadReport, LoadRequest, LoadTotals, LocalityTotals, locality_name};
+pub use crate::protocol::RequestKind;
 pub use crate::server::{Address, Server};
 pub use crate::snapshot::{Body, Resource, Snapshot, SnapshotBuilder};
-pub use crate::sotw::RequestKind;
 pub use crate::store::{ControlPlane, Snapshots};
 pub use crate::tls::{ServerTls, TlsError};
 pub use crate::type_url::TypeUrl;

@@ -11,15 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use envoy_types::pb::envoy::config::core::v3::{ControlPlane as ServerIdentity, Node};
-use envoy_types::pb::envoy::service::discovery::v3::{
-    DiscoveryRequest, DiscoveryResponse, ResourceError, ResourceName,
-};
-use envoy_types::pb::google::rpc::Status as RpcStatus;
+use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use prost::Message;
 use tonic::Code;
 
 use crate::encoding::Encoded;
+use crate::protocol::{
+    MAX_TYPES, Protocol, ProtocolError, ROUTING, RequestKind, Response, Said, WILDCARD, error, identity, reads_errors,
+};
 use crate::snapshot::Body;
 use crate::type_url::TypeUrl;
 use crate::version::{Hash, Version};
@@ -43,46 +42,12 @@ pub(crate) struct Sotw {
     absent: Vec<(TypeUrl, String)>,
 }
 
-/// How a request was understood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestKind {
-    /// It subscribes, or changes what is subscribed, and answers no response.
-    Subscribe,
-    /// It accepts the last response of its type; it may change what is subscribed, too.
-    Ack,
-    /// It rejects the last response of its type; it may change what is subscribed, too.
-    Nack,
-    /// It answers a response that is not the last one, so it was ignored (P-46).
-    Stale,
-}
+impl Protocol for Sotw {
+    type Request = DiscoveryRequest;
 
-/// A response to send.
-#[derive(Debug)]
-pub(crate) struct Response {
-    pub(crate) type_url: TypeUrl,
-    /// The names of the resources and errors in it.
-    pub(crate) names: Vec<String>,
-    /// `version_info`.
-    pub(crate) version: String,
-    pub(crate) message: Encoded,
-    /// Whether its body was encoded for it, and not shared with an earlier one.
-    pub(crate) is_encoding: bool,
-}
-
-/// Why a stream cannot go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ProtocolError {
-    #[error("DiscoveryRequest.type_url is empty; an aggregated stream needs it in every request")]
-    NoTypeUrl,
-    #[error("more than {MAX_TYPES} resource types on one stream")]
-    TooManyTypes,
-}
-
-impl Sotw {
-    /// A stream on which nothing was said yet. Nonces begin with the prefix, which should be different for each stream.
-    pub(crate) fn new(nonce_prefix: impl Into<String>) -> Self {
+    fn new(nonce_prefix: String) -> Self {
         Self {
-            nonce_prefix: nonce_prefix.into(),
+            nonce_prefix,
             responses: 0,
             node_id: None,
             reads_errors: false,
@@ -93,8 +58,7 @@ impl Sotw {
         }
     }
 
-    /// Takes a request in.
-    pub(crate) fn handle_request(&mut self, request: &DiscoveryRequest) -> Result<RequestKind, ProtocolError> {
+    fn handle_request(&mut self, request: &DiscoveryRequest) -> Result<RequestKind, ProtocolError> {
         if request.type_url.is_empty() {
             return Err(ProtocolError::NoTypeUrl);
         }
@@ -124,8 +88,7 @@ impl Sotw {
         Ok(kind)
     }
 
-    /// Takes a new view in.
-    pub(crate) fn handle_view(&mut self, view: Option<Arc<View>>) {
+    fn handle_view(&mut self, view: Option<Arc<View>>) {
         for (type_url, subscription) in &mut self.subscriptions {
             let before = self.view.as_ref().and_then(|view| view.get(type_url));
             let after = view.as_ref().and_then(|view| view.get(type_url));
@@ -140,15 +103,12 @@ impl Sotw {
         self.keep_removed_clusters(before.as_deref());
     }
 
-    /// Whether something is held back until the client answers.
-    pub(crate) fn is_waiting(&self) -> bool {
+    fn is_waiting(&self) -> bool {
         let clusters = self.subscriptions.get(&TypeUrl::CLUSTER);
         clusters.is_some_and(|clusters| !clusters.kept.is_empty()) || self.routes_wait()
     }
 
-    /// Goes one step on without the client's answer, because it had time enough: new routes first, and if none of them
-    /// wait, without the clusters that are gone.
-    pub(crate) fn give_up_waiting(&mut self) {
+    fn give_up_waiting(&mut self) {
         let routes_wait = self.routes_wait();
         for subscription in self.subscriptions.values_mut() {
             if subscription.awaits_answer() {
@@ -161,8 +121,7 @@ impl Sotw {
         }
     }
 
-    /// The next response, if there is one to send. A type to which `may_send` says no keeps its turn for later.
-    pub(crate) fn poll_response(&mut self, mut may_send: impl FnMut(&TypeUrl) -> bool) -> Option<Response> {
+    fn poll_response(&mut self, mut may_send: impl FnMut(&TypeUrl) -> bool) -> Option<Response> {
         let view = self.view.clone()?;
         self.break_what_is_replaced();
         // The order in which a client can use things: what is referred to first (P-91).
@@ -192,21 +151,32 @@ impl Sotw {
         None
     }
 
-    /// Whether clients that can be told of absent names are.
-    pub(crate) fn tell_absence(&mut self, on: bool) {
+    fn tell_absence(&mut self, on: bool) {
         self.tells_absence = on;
     }
 
-    /// The names that were found to be absent since this was last asked, each once per stream.
-    pub(crate) fn take_absent(&mut self) -> Vec<(TypeUrl, String)> {
+    fn take_absent(&mut self) -> Vec<(TypeUrl, String)> {
         std::mem::take(&mut self.absent)
     }
 
-    /// Who is at the other end; empty until the first request, and if that did not say.
-    pub(crate) fn node_id(&self) -> Option<&str> {
+    fn node_id(&self) -> Option<&str> {
         self.node_id.as_deref()
     }
 
+    fn read(request: DiscoveryRequest) -> Said {
+        Said {
+            node: request.node,
+            type_url: request.type_url,
+            names: request.resource_names,
+            version: request.version_info,
+            nonce: request.response_nonce,
+            error: request.error_detail,
+            ..Said::default()
+        }
+    }
+}
+
+impl Sotw {
     /// Keeps clusters that the new view lacks if the same view may have changed the routes to them. A client that
     /// heard of the clusters first would fail the RPCs that still take the old routes.
     fn keep_removed_clusters(&mut self, before: Option<&View>) {
@@ -403,7 +373,8 @@ impl Subscription {
         self.sent.extend(sent);
         self.last = Some(LastResponse { nonce: nonce.clone(), names: names.clone(), answer: None });
         self.settle();
-        Response { type_url, names, version, message: Encoded { body, nonce }, is_encoding }
+        let removed = Vec::new();
+        Response { type_url, names, removed, version, message: Encoded { body, nonce }, is_encoding }
     }
 
     fn is_served(&self, name: &str, content: &TypeView) -> bool {
@@ -457,12 +428,8 @@ fn encode(type_url: &TypeUrl, content: &TypeView, version: &str, parts: &[Part<'
     let mut message = DiscoveryResponse {
         version_info: version.to_owned(),
         type_url: type_url.as_str().to_owned(),
-        control_plane: Some(ServerIdentity { identifier: IDENTITY.to_owned() }),
+        control_plane: Some(identity()),
         ..DiscoveryResponse::default()
-    };
-    let error = |name: &String, code: Code, text: String| ResourceError {
-        resource_name: Some(ResourceName { name: name.clone(), ..ResourceName::default() }),
-        error_detail: Some(RpcStatus { code: code as i32, message: text, details: Vec::new() }),
     };
     for part in parts {
         match part {
@@ -478,12 +445,6 @@ fn encode(type_url: &TypeUrl, content: &TypeView, version: &str, parts: &[Part<'
         }
     }
     message.encode_to_vec().into()
-}
-
-/// Whether a client says that it reads `resource_errors`. There is no feature for it that all know: to others an
-/// otherwise empty response would mean something else, or nothing.
-fn reads_errors(node: &Node) -> bool {
-    node.client_features.iter().any(|feature| feature == READS_ERRORS)
 }
 
 /// Which resources of a type a client wants.
@@ -530,14 +491,3 @@ enum Answer {
     /// Rejected, or not answered in time.
     Refused,
 }
-
-/// The types whose resources say which clusters are used.
-const ROUTING: [TypeUrl; 2] = [TypeUrl::LISTENER, TypeUrl::ROUTE];
-
-const WILDCARD: &str = "*";
-/// Of the deployment, not of the process: versions mean the same on every replica (DX-24).
-const IDENTITY: &str = "mainstay";
-/// A client feature of our own.
-const READS_ERRORS: &str = "mainstay.reads-resource-errors";
-/// A stream with more types than this is not a client of ours.
-const MAX_TYPES: usize = 256;

@@ -26,6 +26,12 @@ impl Version {
         hash.finish()
     }
 
+    /// The version that is printed so, if it is one of ours.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let version = u128::from_str_radix(text, 16).map(Self).ok()?;
+        (version.to_string() == text).then_some(version)
+    }
+
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }

@@ -51,6 +51,7 @@ impl View {
         for (type_url, name, entry) in replacements {
             let content = Arc::make_mut(types.entry(type_url.clone()).or_default());
             content.resources.insert(name.to_owned(), entry);
+            (content.id, content.changes) = (None, Changes::default());
             content.version = content.content_version().to_string();
         }
         Self { types, wrap_all: self.wrap_all }
@@ -73,10 +74,23 @@ impl View {
 pub(crate) struct TypeView {
     pub(crate) version: String,
     pub(crate) resources: BTreeMap<String, Entry>,
+    /// Which view of the type this is; `None` where nobody counts.
+    pub(crate) id: Option<u64>,
+    /// What is other than in an earlier view of the type: so that who had that one need not look at everything.
+    pub(crate) changes: Changes,
     given_version: bool,
     wrap: bool,
     /// Responses that were made from it.
     pub(crate) encodings: Encodings,
+}
+
+/// The difference between two views of a type.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    /// Which view it starts from.
+    pub(crate) since: Option<u64>,
+    /// The names that changed, came or went.
+    pub(crate) names: Vec<String>,
 }
 
 impl Default for TypeView {
@@ -85,6 +99,8 @@ impl Default for TypeView {
         Self {
             version: Version::of_all([]).to_string(),
             resources: BTreeMap::new(),
+            id: None,
+            changes: Changes::default(),
             given_version: false,
             wrap: false,
             encodings: Encodings::default(),
@@ -103,12 +119,16 @@ impl TypeView {
             let old = previous.filter(|_| !forced)?.resources.get(name)?;
             (old.body == *body).then_some((old.stamp, old.version))
         };
-        let resources = content
+        let mut names = Vec::new();
+        let resources: BTreeMap<_, _> = content
             .resources
             .into_iter()
             .map(|(name, body)| {
                 let kept = keep(&name, &body);
-                changed |= kept.is_none();
+                if kept.is_none() {
+                    changed = true;
+                    names.push(name.clone());
+                }
                 let (stamp, version) = kept.unwrap_or_else(|| (stamp, Version::of(&body)));
                 (name, Entry { stamp, version, body })
             })
@@ -119,7 +139,11 @@ impl TypeView {
             Some(old) if !changed => Arc::new(Self { given_version, ..old.as_ref().clone() }),
             _ => {
                 let encodings = Encodings::default();
-                let mut now = Self { version: String::new(), resources, given_version, wrap, encodings };
+                let before = previous.into_iter().flat_map(|old| old.resources.keys());
+                names.extend(before.filter(|name| !resources.contains_key(*name)).cloned());
+                let changes = Changes { since: previous.and_then(|old| old.id), names };
+                let (id, version) = (Some(stamp), String::new());
+                let mut now = Self { version, resources, id, changes, given_version, wrap, encodings };
                 now.version = content.version.unwrap_or_else(|| now.content_version().to_string());
                 Arc::new(now)
             }
@@ -155,6 +179,16 @@ pub(crate) struct Entry {
     pub(crate) version: Version,
     /// What goes into a response.
     pub(crate) body: Body,
+}
+
+impl Entry {
+    /// About how many bytes it takes in a response.
+    pub(crate) fn len(&self) -> usize {
+        match &self.body {
+            Body::Message(any) => any.type_url.len() + any.value.len(),
+            Body::Error { message, .. } => message.len(),
+        }
+    }
 }
 
 #[cfg(test)]

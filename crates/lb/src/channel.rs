@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mainstay_xds::Time;
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
-use mainstay_xds::client::{self, ClientSettings, Report, StreamId, WatchId, XdsClient};
+use mainstay_xds::client::{self, ClientSettings, Protocol, Report, StreamId, WatchId, XdsClient};
 use mainstay_xds::deps::{self, DependencyManager, DepsSettings, DnsName};
 use mainstay_xds::lrs::{self, LrsClient};
 use mainstay_xds::name::ResourceKey;
@@ -70,6 +70,8 @@ pub enum Action<S: Subchannel> {
         server: Arc<ServerConfig>,
         /// Bound on connecting.
         connect_timeout: Duration,
+        /// The variant of ADS.
+        protocol: Protocol,
     },
     /// See [`client::Action::Send`].
     Send(StreamId, bytes::Bytes),
@@ -97,7 +99,7 @@ pub enum Action<S: Subchannel> {
 /// Actions that wait to be taken. Snapshots are not kept here: only the newest one counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Pending {
-    Open(StreamId, Arc<ServerConfig>, Duration),
+    Open(StreamId, Arc<ServerConfig>, Duration, Protocol),
     Send(StreamId, bytes::Bytes),
     Probe(StreamId, bool),
     Close(StreamId),
@@ -211,7 +213,9 @@ impl<S: Subchannel> ChannelCore<S> {
             return Some(Action::Load(action));
         }
         Some(match self.actions.pop_front()? {
-            Pending::Open(stream, server, connect_timeout) => Action::OpenStream { stream, server, connect_timeout },
+            Pending::Open(stream, server, connect_timeout, protocol) => {
+                Action::OpenStream { stream, server, connect_timeout, protocol }
+            }
             Pending::Send(stream, message) => Action::Send(stream, message),
             Pending::Probe(stream, call) => Action::Probe { stream, call },
             Pending::Close(stream) => Action::CloseStream(stream),
@@ -279,8 +283,8 @@ impl<S: Subchannel> ChannelCore<S> {
             };
             busy = true;
             match action {
-                client::Action::Open { stream, server, connect_timeout } => {
-                    self.actions.push_back(Pending::Open(stream, server, connect_timeout));
+                client::Action::Open { stream, server, connect_timeout, protocol } => {
+                    self.actions.push_back(Pending::Open(stream, server, connect_timeout, protocol));
                 }
                 client::Action::Send(stream, message) => self.actions.push_back(Pending::Send(stream, message)),
                 client::Action::Probe { stream, call } => self.actions.push_back(Pending::Probe(stream, call)),

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_util::StreamExt;
 use mainstay_xds::bootstrap::ServerConfig;
-use mainstay_xds::client::{CloseCause, Event, Report, ServerState, ServerStatus, StreamId};
+use mainstay_xds::client::{CloseCause, Event, Protocol, Report, ServerState, ServerStatus, StreamId};
 use tokio::time::Instant;
 
 use crate::channelz_node::ChannelzNode;
@@ -100,9 +100,36 @@ impl<I: StreamInput> AdsStreams<I> {
         server: Arc<ServerConfig>,
         connect_timeout: Duration,
     ) {
+        self.open_method(service, service.method(), id, server, connect_timeout);
+    }
+
+    /// Opens an ADS stream of the variant that is asked for.
+    pub(crate) fn open_ads(
+        &mut self,
+        protocol: Protocol,
+        id: StreamId,
+        server: Arc<ServerConfig>,
+        connect_timeout: Duration,
+    ) {
+        let method = match protocol {
+            Protocol::Sotw => Service::Ads.method(),
+            Protocol::Delta => DELTA_METHOD,
+        };
+        self.open_method(Service::Ads, method, id, server, connect_timeout);
+    }
+
+    fn open_method(
+        &mut self,
+        service: Service,
+        method: &'static str,
+        id: StreamId,
+        server: Arc<ServerConfig>,
+        connect_timeout: Duration,
+    ) {
         let (commands, queue) = unbounded();
         let stream = StreamTask {
             service,
+            method,
             id,
             channelz: self.channelz.entry(server.clone()).or_insert_with(|| Arc::new(ChannelzNode::new())).clone(),
             peer: Peer { server, keep_alive: self.limits.keep_alive, dns: self.dns.clone() },
@@ -168,9 +195,12 @@ impl Service {
     }
 }
 
+const DELTA_METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
 /// One stream, from the first address to the last byte.
 struct StreamTask<I> {
     service: Service,
+    method: &'static str,
     id: StreamId,
     peer: Peer,
     connect_timeout: Duration,
@@ -209,7 +239,7 @@ impl<I: StreamInput> StreamTask<I> {
             }
             opened = true;
             let call = self.channelz.counters.begin();
-            let end = match Exchange::open(&permit, self.service.method(), bearer, self.max_response_size) {
+            let end = match Exchange::open(&permit, self.method, bearer, self.max_response_size) {
                 Ok(exchange) => self.pass_messages(&permit, exchange, &mut queue, &mut unsent).await,
                 Err(end) => Ended { end, untouched: true },
             };

@@ -26,8 +26,8 @@ mod parts;
 pub use builder::BootstrapBuilder;
 pub use error::{BootstrapError, BootstrapErrorKind};
 pub use parts::{
-    Authority, CallCreds, CertificateFiles, ChannelCreds, Guards, IdentityFiles, MetadataValue, Node, ServerConfig,
-    ServerFeatures,
+    Authority, CallCreds, CertificateFiles, ChannelCreds, Delta, Guards, IdentityFiles, MetadataValue, Node,
+    ServerConfig, ServerFeatures,
 };
 
 use std::fmt;

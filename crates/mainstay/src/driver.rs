@@ -160,8 +160,8 @@ impl Driver {
         let mut changed = self.core.settle(&mut Context { now, choose: &mut Random, helper: &mut self.subchannels });
         while let Some(action) = self.core.poll_action() {
             match action {
-                Action::OpenStream { stream, server, connect_timeout } => {
-                    self.streams.open(Service::Ads, stream, server, connect_timeout);
+                Action::OpenStream { stream, server, connect_timeout, protocol } => {
+                    self.streams.open_ads(protocol, stream, server, connect_timeout);
                 }
                 Action::Send(stream, message) => self.streams.send(Service::Ads, stream, message),
                 Action::Probe { stream, call } => self.streams.probe(stream, call),
@@ -287,6 +287,7 @@ pub(crate) fn server_of(report: &Report) -> Option<&Arc<ServerConfig>> {
         | Report::Alive(server)
         | Report::Unreachable(server, ..)
         | Report::StreamEnded(server, ..)
+        | Report::DeltaRefused(server, _)
         | Report::Acked(server, ..)
         | Report::Nacked(server, ..)
         | Report::TimedOut(server, _)
@@ -306,6 +307,7 @@ fn progress(report: &Report) -> Option<String> {
         Report::Unreachable(server, cause, _) => format!("{} cannot be reached: {cause}", server.server_uri),
         Report::Alive(_)
         | Report::StreamEnded(..)
+        | Report::DeltaRefused(..)
         | Report::FellBack(..)
         | Report::Recovered(..)
         | Report::Acked(..)

@@ -91,6 +91,15 @@ pub enum Event {
         /// How long the channel waits before it opens another one.
         retry_after: Duration,
     },
+    /// A server does not speak the incremental variant of ADS, as it says or as its silence shows. The other variant is
+    /// used at once; nothing is lost.
+    #[non_exhaustive]
+    DeltaRefused {
+        /// The server.
+        server: String,
+        /// How that is known.
+        cause: String,
+    },
     /// The channel falls back to a server that is further down in the list (gRFC A71).
     #[non_exhaustive]
     FellBack {
@@ -203,6 +212,7 @@ impl Event {
             | Self::Alive { server }
             | Self::Unreachable { server, .. }
             | Self::StreamEnded { server, .. }
+            | Self::DeltaRefused { server, .. }
             | Self::FellBack { server, .. }
             | Self::Recovered { server, .. }
             | Self::Acked { server, .. }
@@ -232,6 +242,7 @@ impl Event {
             Report::StreamEnded(server, cause, retry_after) => {
                 Self::StreamEnded { server: uri(server), cause: cause.clone(), retry_after: *retry_after }
             }
+            Report::DeltaRefused(server, cause) => Self::DeltaRefused { server: uri(server), cause: cause.clone() },
             Report::FellBack(whose, server) => Self::FellBack { authority: authority(whose), server: uri(server) },
             Report::Recovered(whose, server) => Self::Recovered { authority: authority(whose), server: uri(server) },
             Report::Acked(server, resource_type, version, received) => Self::Acked {
@@ -273,6 +284,7 @@ impl fmt::Display for Event {
             Self::Alive { server } => Line::Alive(server),
             Self::Unreachable { server, cause, retry_after } => Line::Unreachable(server, cause, *retry_after),
             Self::StreamEnded { server, cause, retry_after } => Line::StreamEnded(server, cause, *retry_after),
+            Self::DeltaRefused { server, cause } => Line::DeltaRefused(server, cause),
             Self::FellBack { authority, server } => Line::FellBack(authority.as_deref(), server),
             Self::Recovered { authority, server } => Line::Recovered(authority.as_deref(), server),
             Self::Acked { server, resource_type, version, resources } => {

@@ -329,6 +329,9 @@ impl Oracle {
             }
             Report::Unreachable(server, _, pause) => self.gave_up(now, server, *pause),
             Report::StreamEnded(server, _, pause) => self.stream_ended(now, server, *pause),
+            // The planes of these worlds are asked for the state of the world only.
+            Report::DeltaRefused(server, _) => Invariant::Attempts
+                .holds(false, || format!("{} is said to refuse what it was never asked for", server.server_uri)),
             Report::Alive(server) => self.is_alive_again(server),
             Report::Connecting(server) => self.connecting(server),
             Report::Connected(server) => self.connected(server),

@@ -636,7 +636,7 @@ impl World {
 
     fn act(&mut self, action: Action<Handle>) -> Result<(), Violation> {
         match action {
-            Action::OpenStream { stream, server, connect_timeout } => {
+            Action::OpenStream { stream, server, connect_timeout, .. } => {
                 self.open_stream(Who::Channel, stream, &server, connect_timeout)
             }
             Action::Send(stream, bytes) => self.send(Who::Channel, stream, bytes),

@@ -109,6 +109,20 @@ pub struct ServerFeatures {
     pub resource_timer_is_transient_error: bool,
     /// A81: security-sensitive configuration from this server is honoured.
     pub trusted_xds_server: bool,
+    /// Whether it is spoken to in the incremental variant (DX-1).
+    pub delta: DeltaMode,
+}
+
+/// Whether a server is spoken to in the incremental variant of ADS. gRPC has no feature for it: these are ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeltaMode {
+    /// No: state of the world, which gRPC control planes are tested with.
+    #[default]
+    Off,
+    /// `mainstay_prefer_delta`: if the server speaks it.
+    Preferred,
+    /// `mainstay_delta`: always. A server that does not speak it cannot be used.
+    Required,
 }
 
 /// The client's identity, as in `envoy.config.core.v3.Node` (B-21).
@@ -194,6 +208,11 @@ pub struct Guards {
 // === impl Bootstrap ===
 
 impl Bootstrap {
+    /// Whether what this server deletes stays in use without a word: A53, the rule before A88 (C-28).
+    pub(crate) fn ignores_deletions(&self, server: &ServerConfig) -> bool {
+        !self.guards.data_error_handling && server.features.ignore_resource_deletion
+    }
+
     /// The servers to ask for resources of `authority`, in order of preference, and whether the loss of
     /// a server alone makes it fall back (A95). `None`: the authority is not in the bootstrap (P-88).
     pub fn servers_of(&self, authority: &AuthorityKey) -> Option<(&[Arc<ServerConfig>], bool)> {

@@ -10,7 +10,9 @@
 //! told last. So commands that come together cost one request, and news of one resource are one
 //! notification. In `server` and `stream` is what is known of the servers, in `subscription` what
 //! each of them said of each name, in `life` whether it is alive, in `authority` which of them is
-//! in charge, in `cache` what counts; `response`, `health` and `drive` change it.
+//! in charge, in `cache` what counts; `response`, `health` and `drive` change it. `dialect` knows which
+//! variant of ADS a server speaks; only `wire`, `stream` when it makes a request, and the reading of a
+//! response know how it sounds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use crate::{Backoff, Time};
 mod authority;
 mod backoff;
 mod cache;
+mod dialect;
 mod drive;
 mod dump;
 mod error;
@@ -46,6 +49,7 @@ mod wire;
 mod tests;
 
 pub use cache::ResourceState;
+pub use dialect::Protocol;
 pub use dump::{RawValue, ResourceCount, ResourceStatus, ServerState, ServerStatus};
 pub use intern::{Intern, Parsed};
 pub use report::{Level, Line, Received, Report};
@@ -131,8 +135,10 @@ pub enum Action {
         server: Arc<ServerConfig>,
         /// Bound on name resolution, TCP, TLS and HTTP/2 settings together.
         connect_timeout: Duration,
+        /// The variant of ADS, and so the method to call.
+        protocol: Protocol,
     },
-    /// Send an encoded `DiscoveryRequest`. Answered by [`Event::Sent`]; at most one per stream is outstanding (P-23).
+    /// Send an encoded `DiscoveryRequest` or `DeltaDiscoveryRequest`. Answered by [`Event::Sent`]; at most one per stream is outstanding (P-23).
     Send(StreamId, Bytes),
     /// Ask for a sign of life on the connection of this stream: an HTTP/2 PING, and a unary
     /// `grpc.health.v1.Health/Check` if `call`.
@@ -175,7 +181,7 @@ pub enum Update {
 pub struct Provenance {
     /// The server that sent it.
     pub server: Arc<ServerConfig>,
-    /// Version of the response.
+    /// Version of the response, or of the resource itself over delta.
     pub version: Arc<str>,
     /// When it came.
     pub at: Time,
@@ -258,6 +264,9 @@ pub struct ClientSettings {
     pub backoff_base: Duration,
     /// Longest pause between attempts, before jitter.
     pub backoff_max: Duration,
+    /// Tell delta servers the versions that we have without a look at who they say they are. For control planes whose
+    /// versions mean the same in every process; with others a client may stay on old content for ever (DX-16).
+    pub trust_versions: bool,
     /// Least time between two load reports, whatever a server asks for (C-73).
     pub min_load_report_interval: Duration,
 }
@@ -275,6 +284,7 @@ impl Default for ClientSettings {
             reconnect_spread: Duration::from_secs(2),
             backoff_base: Duration::from_secs(1),
             backoff_max: Duration::from_secs(30),
+            trust_versions: false,
             min_load_report_interval: Duration::from_secs(1),
         }
     }

@@ -21,7 +21,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::bootstrap::{Bootstrap, ServerConfig};
-use crate::client::{self, ClientSettings, Event, Intern, Report, ResourceError, StreamId, WatchId, XdsClient};
+use crate::client::{
+    self, ClientSettings, Event, Intern, Protocol, Report, ResourceError, StreamId, WatchId, XdsClient,
+};
 use crate::name::ResourceKey;
 use crate::target::ServerListenerError;
 use crate::{Choose, Time};
@@ -63,6 +65,8 @@ pub enum Action {
         server: Arc<ServerConfig>,
         /// Bound on connecting.
         connect_timeout: Duration,
+        /// The variant of ADS.
+        protocol: Protocol,
     },
     /// See [`client::Action::Send`].
     Send(StreamId, Bytes),
@@ -302,8 +306,8 @@ impl ServerCore {
                 }
             };
             let action = match action {
-                client::Action::Open { stream, server, connect_timeout } => {
-                    Action::OpenStream { stream, server, connect_timeout }
+                client::Action::Open { stream, server, connect_timeout, protocol } => {
+                    Action::OpenStream { stream, server, connect_timeout, protocol }
                 }
                 client::Action::Send(stream, message) => Action::Send(stream, message),
                 client::Action::Probe { stream, call } => Action::Probe { stream, call },

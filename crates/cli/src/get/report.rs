@@ -50,6 +50,9 @@ pub(super) enum Status {
 pub(super) struct ServerReport {
     pub(super) uri: String,
     pub(super) state: &'static str,
+    /// Whether the stream to it is of the incremental variant.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) delta: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
 }
@@ -256,7 +259,7 @@ impl ServerReport {
             ServerState::TransientFailure => "unreachable",
             _ => "unknown",
         };
-        Self { uri: status.server.clone(), state, error: status.last_error.clone() }
+        Self { uri: status.server.clone(), state, delta: status.delta, error: status.last_error.clone() }
     }
 }
 

@@ -55,7 +55,8 @@ impl Branch {
 
 fn server(server: &ServerReport) -> Branch {
     let style = if server.state == "unreachable" { BAD } else { GOOD };
-    let label = format!("server {} {}", clean(&server.uri), styled(style, server.state));
+    let delta = if server.delta { ", delta" } else { "" };
+    let label = format!("server {} {}{delta}", clean(&server.uri), styled(style, server.state));
     Branch::new(label).with(server.error.as_deref().map(problem))
 }
 

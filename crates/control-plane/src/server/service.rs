@@ -7,7 +7,6 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
@@ -16,10 +15,13 @@ use tonic::codegen::{Body as HttpBody, BoxFuture, Service, StdError, http};
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::delta::Delta;
 use crate::encoding::Encoded;
 use crate::event::{ConnectionId, Event};
+use crate::protocol::Protocol;
 use crate::server::stream::Stream;
 use crate::server::{MAX_REQUEST_SIZE, Shared};
+use crate::sotw::Sotw;
 
 /// The aggregated discovery service of one generation of a server.
 #[derive(Clone, Debug)]
@@ -34,15 +36,15 @@ impl Ads {
         Self { shared, generation, stream_alive }
     }
 
-    async fn stream_aggregated_resources(self, request: Request<Streaming<DiscoveryRequest>>) -> Answer {
+    async fn stream<P: Protocol>(self, request: Request<Streaming<P::Request>>, delta: bool) -> Answer {
         let connection = request.extensions().get().copied().unwrap_or(ConnectionId(0));
         let id = self.shared.journal.next_stream();
-        self.shared.journal.record(Event::StreamOpened { stream: id, connection });
+        self.shared.journal.record(Event::StreamOpened { stream: id, connection, delta });
         // One response in the queue and one in the making: whatever changes meanwhile is part of the next.
         let (responses, body) = mpsc::channel(1);
         let (answered, first_response) = oneshot::channel();
         let late_headers = self.shared.faults.subscribe().borrow().late_headers;
-        let stream = Stream::new(Arc::clone(&self.shared), self.generation, id, responses, answered);
+        let stream = Stream::<P>::new(Arc::clone(&self.shared), self.generation, id, responses, answered);
         tokio::spawn(stream.run(request.into_inner(), self.stream_alive.clone()));
         if late_headers {
             // An error is the end of the stream, which the headers may well announce.
@@ -75,7 +77,14 @@ where
         let ads = self.clone();
         match request.uri().path() {
             "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources" => {
-                Box::pin(async move { Ok(grpc().streaming(Sotw(ads), request).await) })
+                let method = Method::<Sotw> { ads, delta: false, protocol: PhantomData };
+                Box::pin(async move { Ok(grpc().streaming(method, request).await) })
+            }
+            "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+                if self.shared.faults.subscribe().borrow().speaks_delta() =>
+            {
+                let method = Method::<Delta> { ads, delta: true, protocol: PhantomData };
+                Box::pin(async move { Ok(grpc().streaming(method, request).await) })
             }
             method => {
                 let status = Status::unimplemented(format!("there is no method {method}"));
@@ -85,16 +94,20 @@ where
     }
 }
 
-/// The state-of-the-world method.
-struct Sotw(Ads);
+/// The method of one variant.
+struct Method<P> {
+    ads: Ads,
+    delta: bool,
+    protocol: PhantomData<P>,
+}
 
-impl StreamingService<DiscoveryRequest> for Sotw {
+impl<P: Protocol> StreamingService<P::Request> for Method<P> {
     type Response = Encoded;
     type ResponseStream = ReceiverStream<Result<Encoded, Status>>;
     type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
 
-    fn call(&mut self, request: Request<Streaming<DiscoveryRequest>>) -> Self::Future {
-        Box::pin(self.0.clone().stream_aggregated_resources(request))
+    fn call(&mut self, request: Request<Streaming<P::Request>>) -> Self::Future {
+        Box::pin(self.ads.clone().stream::<P>(request, self.delta))
     }
 }
 

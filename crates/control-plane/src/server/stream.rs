@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tonic::{Code, Status, Streaming};
@@ -12,18 +11,18 @@ use tonic::{Code, Status, Streaming};
 use crate::encoding::Encoded;
 use crate::event::{Event, SeenRequest, SentResponse, StreamId};
 use crate::faults::FaultState;
+use crate::protocol::{Protocol, ProtocolError, Response};
 use crate::server::streams::{Command, Raw};
 use crate::server::{Life, Shared};
-use crate::sotw::{self, ProtocolError, Sotw};
 use crate::store::Store;
 use crate::type_url::TypeUrl;
 
 /// One open stream.
-pub(super) struct Stream {
+pub(super) struct Stream<P: Protocol> {
     id: StreamId,
     generation: u64,
     shared: Arc<Shared>,
-    protocol: Sotw,
+    protocol: P,
     store: watch::Receiver<Store>,
     faults: watch::Receiver<FaultState>,
     life: watch::Receiver<Life>,
@@ -32,7 +31,7 @@ pub(super) struct Stream {
     /// Told when the first response is sent.
     answered: Option<oneshot::Sender<()>>,
     /// What waits for room in `responses`: at most one of the protocol's, and whatever the operator injected.
-    staged: VecDeque<sotw::Response>,
+    staged: VecDeque<Response>,
     sent: u64,
     /// When delayed types may be sent.
     due: BTreeMap<TypeUrl, Instant>,
@@ -41,8 +40,8 @@ pub(super) struct Stream {
 }
 
 /// What a stream waits for.
-enum Happened {
-    Request(Result<Option<Box<DiscoveryRequest>>, Status>),
+enum Happened<R> {
+    Request(Result<Option<Box<R>>, Status>),
     Room,
     NewView,
     Command(Command),
@@ -58,7 +57,7 @@ enum End {
     Status(Status),
 }
 
-impl Stream {
+impl<P: Protocol> Stream<P> {
     pub(super) fn new(
         shared: Arc<Shared>,
         generation: u64,
@@ -69,7 +68,7 @@ impl Stream {
         Self {
             id,
             generation,
-            protocol: Sotw::new(format!("{}.", id.0)),
+            protocol: P::new(format!("{}.", id.0)),
             store: shared.control_plane.subscribe(),
             faults: shared.faults.subscribe(),
             life: shared.life.subscribe(),
@@ -85,7 +84,7 @@ impl Stream {
     }
 
     /// Runs until either side ends the stream. `_alive` is dropped last.
-    pub(super) async fn run(mut self, mut requests: Streaming<DiscoveryRequest>, _alive: mpsc::Sender<()>) {
+    pub(super) async fn run(mut self, mut requests: Streaming<P::Request>, _alive: mpsc::Sender<()>) {
         let end = loop {
             if let Some(end) = self.step(&mut requests).await {
                 break end;
@@ -102,7 +101,7 @@ impl Stream {
     }
 
     /// Waits for one thing to happen and deals with it.
-    async fn step(&mut self, requests: &mut Streaming<DiscoveryRequest>) -> Option<End> {
+    async fn step(&mut self, requests: &mut Streaming<P::Request>) -> Option<End> {
         if let Some(end) = self.ending() {
             return Some(end);
         }
@@ -130,8 +129,8 @@ impl Stream {
             Happened::NewView => self.refresh(),
             Happened::Command(Command::Close(status)) => return Some(End::Status(status)),
             Happened::Command(Command::Send(Raw { type_url, version, message })) => {
-                let (names, is_encoding) = (Vec::new(), true);
-                self.staged.push_back(sotw::Response { type_url, names, version, message, is_encoding });
+                let (names, removed, is_encoding) = (Vec::new(), Vec::new(), true);
+                self.staged.push_back(Response { type_url, names, removed, version, message, is_encoding });
             }
             Happened::OutOfPatience => {
                 self.patience = None;
@@ -142,21 +141,24 @@ impl Stream {
         None
     }
 
-    async fn handle_request(&mut self, request: Box<DiscoveryRequest>) -> Option<End> {
+    async fn handle_request(&mut self, request: Box<P::Request>) -> Option<End> {
         let kind = match self.protocol.handle_request(&request) {
             Ok(kind) => kind,
             Err(error) => return Some(End::Status(error.into())),
         };
-        let type_url = TypeUrl::from(request.type_url);
-        let is_deadly = self.faults.borrow().is_deadly(&type_url, &request.resource_names);
+        let said = P::read(*request);
+        let type_url = TypeUrl::from(said.type_url);
+        let is_deadly = self.faults.borrow().is_deadly(&type_url, &said.names);
         self.shared.journal.record(Event::Request(SeenRequest {
             stream: self.id,
-            node: request.node.map(Box::new),
+            node: said.node.map(Box::new),
             type_url,
-            names: request.resource_names,
-            version: request.version_info,
-            nonce: request.response_nonce,
-            error: request.error_detail.map(|status| (Code::from_i32(status.code), status.message)),
+            names: said.names,
+            unsubscribed: said.unsubscribed,
+            claims: said.claims,
+            version: said.version,
+            nonce: said.nonce,
+            error: said.error.map(|status| (Code::from_i32(status.code), status.message)),
             kind,
         }));
         if is_deadly {
@@ -215,7 +217,7 @@ impl Stream {
     /// Sends what was staged first; there is room for it.
     fn send(&mut self) {
         let Some(response) = self.staged.pop_front() else { return };
-        let sotw::Response { type_url, names, version, message, is_encoding } = response;
+        let Response { type_url, names, removed, version, message, is_encoding } = response;
         if is_encoding {
             self.shared.journal.count_encoding();
         }
@@ -224,6 +226,7 @@ impl Stream {
             stream: self.id,
             type_url,
             names,
+            removed,
             version,
             nonce,
         }));
@@ -250,7 +253,7 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl<P: Protocol> Drop for Stream<P> {
     fn drop(&mut self) {
         self.shared.streams.close(self.id);
         self.shared.journal.record(Event::StreamClosed { stream: self.id });

@@ -1,10 +1,12 @@
 use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::config::listener::v3::Listener;
-use envoy_types::pb::envoy::service::discovery::v3::Resource as Wrapper;
+use envoy_types::pb::envoy::service::discovery::v3::{Resource as Wrapper, ResourceError};
+use envoy_types::pb::google::rpc::Status as RpcStatus;
 use prost::Message;
 use tonic::Code;
 
 use super::*;
+use crate::protocol::READS_ERRORS;
 use crate::resources;
 use crate::snapshot::{Snapshot, SnapshotBuilder};
 
@@ -500,7 +502,7 @@ struct Peer {
 
 impl Peer {
     fn new() -> Self {
-        Self { stream: Sotw::new("s."), view: None, stamp: 0 }
+        Self { stream: Sotw::new("s.".to_owned()), view: None, stamp: 0 }
     }
 
     fn serving(snapshot: SnapshotBuilder) -> Self {

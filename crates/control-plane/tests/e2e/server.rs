@@ -154,7 +154,9 @@ async fn everything_that_happens_is_an_event() {
     let response = client.response().await;
     client.nack(&response, &["a"], "no good");
     let Some(Event::ConnectionOpened { connection, .. }) = in_time(events.next()).await else { panic!() };
-    let Some(Event::StreamOpened { stream, connection: carrier }) = in_time(events.next()).await else { panic!() };
+    let Some(Event::StreamOpened { stream, connection: carrier, delta: false }) = in_time(events.next()).await else {
+        panic!()
+    };
     assert_eq!(connection, carrier);
     let request = in_time(events.request(TypeUrl::CLUSTER)).await.unwrap();
     assert_eq!(request.node.unwrap().id, "node");
@@ -254,9 +256,10 @@ async fn a_listener_that_exists_already_can_be_used_and_reopened() {
 }
 
 #[tokio::test]
-async fn the_incremental_variant_is_unimplemented() {
+async fn the_incremental_variant_is_unimplemented_where_that_is_wanted() {
     // P-3.
     let server = serve(clusters(["a"])).await;
+    server.faults().refuse_delta(true);
     let mut stub = AggregatedDiscoveryServiceClient::new(channel(server.addr()).connect().await.unwrap());
     let status = stub.delta_aggregated_resources(tokio_stream::pending()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);

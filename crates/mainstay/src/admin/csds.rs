@@ -15,7 +15,7 @@ use envoy_types::pb::google::protobuf::{Any, Struct, Timestamp, Value};
 use futures_core::Stream;
 use futures_util::StreamExt;
 use mainstay_xds::Time;
-use mainstay_xds::client::{ErrorKind, ResourceState, ResourceStatus, ServerState};
+use mainstay_xds::client::{ErrorKind, Protocol, ResourceState, ResourceStatus, ServerState};
 use tonic::{Request, Response, Status};
 
 use crate::hub::Hub;
@@ -100,6 +100,7 @@ fn node(status: &XdsStatus) -> Node {
         let state = match (server.state, &server.last_error) {
             (ServerState::Idle, _) => "IDLE".to_owned(),
             (ServerState::Connecting, _) => "CONNECTING".to_owned(),
+            (ServerState::Ready, None) if server.protocol == Some(Protocol::Delta) => "READY, delta".to_owned(),
             (ServerState::Ready, None) => "READY".to_owned(),
             (ServerState::Ready, Some(cause)) => format!("READY, no answer since: {cause}"),
             (ServerState::TransientFailure, cause) => {

@@ -102,6 +102,22 @@ pub struct ServerFeatures {
     pub resource_timer_is_transient_error: bool,
     /// Security-sensitive configuration of this server is honoured (gRFC A81).
     pub trusted_xds_server: bool,
+    /// Whether the server is spoken to in the incremental variant of ADS.
+    pub delta: Delta,
+}
+
+/// Whether a server is spoken to in the incremental variant of ADS, in which only what changed is sent. gRPC has no server
+/// feature for it; other implementations ignore these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Delta {
+    /// No. State of the world is what gRPC's control planes are tested with.
+    #[default]
+    Off,
+    /// If the server speaks it, otherwise the other variant: `mainstay_prefer_delta`.
+    Preferred,
+    /// Always: `mainstay_delta`. A server that does not speak it counts as unreachable.
+    Required,
 }
 
 /// The identity of this client, as xDS servers see it: `envoy.config.core.v3.Node`.
@@ -231,6 +247,7 @@ impl ServerConfig {
             fail_on_data_errors,
             resource_timer_is_transient_error,
             trusted_xds_server,
+            delta,
         } = self.features;
         core::ServerConfig {
             server_uri: self.server_uri,
@@ -246,6 +263,11 @@ impl ServerConfig {
                 fail_on_data_errors,
                 resource_timer_is_transient_error,
                 trusted_xds_server,
+                delta: match delta {
+                    Delta::Off => core::DeltaMode::Off,
+                    Delta::Preferred => core::DeltaMode::Preferred,
+                    Delta::Required => core::DeltaMode::Required,
+                },
             },
         }
     }

@@ -158,8 +158,8 @@ impl Driver {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::OpenStream { stream, server, connect_timeout } => {
-                self.streams.open(Service::Ads, stream, server, connect_timeout);
+            Action::OpenStream { stream, server, connect_timeout, protocol } => {
+                self.streams.open_ads(protocol, stream, server, connect_timeout);
             }
             Action::Send(stream, message) => self.streams.send(Service::Ads, stream, message),
             Action::Probe { stream, call } => self.streams.probe(stream, call),

@@ -62,6 +62,8 @@ pub struct ServerStatus {
     pub server: String,
     /// The state of the connection to it.
     pub state: ServerState,
+    /// Whether the stream to it is of the incremental variant of ADS.
+    pub delta: bool,
     /// Why the server cannot be reached. Cleared by its next answer or sign of life, not by a connection alone.
     pub last_error: Option<String>,
 }
@@ -119,6 +121,7 @@ impl ServerStatus {
                 client::ServerState::Ready => ServerState::Ready,
                 client::ServerState::TransientFailure => ServerState::TransientFailure,
             },
+            delta: core.protocol == Some(client::Protocol::Delta),
             last_error: core.last_error.as_ref().map(ToString::to_string),
         }
     }

@@ -9,6 +9,7 @@ mod config;
 mod connections;
 mod csds;
 mod deadlines;
+mod delta;
 mod fallback;
 mod fault_injection;
 mod faulty_network;

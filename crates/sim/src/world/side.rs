@@ -102,7 +102,7 @@ impl World {
             };
             self.actions += 1;
             match action {
-                Action::Open { stream, server, connect_timeout } => {
+                Action::Open { stream, server, connect_timeout, .. } => {
                     self.open_stream(Who::Side, stream, &server, connect_timeout)?;
                 }
                 Action::Send(stream, bytes) => self.send(Who::Side, stream, bytes)?,

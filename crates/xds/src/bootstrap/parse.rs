@@ -14,7 +14,7 @@ use super::builder::{
 };
 use super::json::{array, boolean, duration, is_set, list, non_empty, object, optional, required, string};
 use super::{
-    Bootstrap, CallCreds, CertificateFiles, ChannelCreds, DEFAULT_REFRESH_INTERVAL, Guards, IdentityFiles,
+    Bootstrap, CallCreds, CertificateFiles, ChannelCreds, DEFAULT_REFRESH_INTERVAL, DeltaMode, Guards, IdentityFiles,
     MetadataValue, Node, NodeLocality, ServerConfig, ServerFeatures,
 };
 use crate::invalid::{Faults, Invalid};
@@ -145,6 +145,11 @@ fn server_features(value: &Value, faults: &mut Faults) -> Option<ServerFeatures>
         fail_on_data_errors: has("fail_on_data_errors"),
         resource_timer_is_transient_error: has("resource_timer_is_transient_error"),
         trusted_xds_server: has("trusted_xds_server"),
+        delta: match (has("mainstay_delta"), has("mainstay_prefer_delta")) {
+            (true, _) => DeltaMode::Required,
+            (false, true) => DeltaMode::Preferred,
+            (false, false) => DeltaMode::Off,
+        },
     })
 }
 

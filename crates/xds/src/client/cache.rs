@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::authority::AuthorityId;
-use super::subscription::{Effect, Verdict};
+use super::dialect::Era;
+use super::subscription::{Effect, NOT_FOUND, Verdict};
 use super::{ErrorKind, Provenance, ResourceError, ServerId, WatchId};
 use crate::name::ResourceKey;
 use crate::resource::{Resource, ResourceType};
@@ -60,6 +61,8 @@ pub(super) struct Held {
     pub raw: Bytes,
     pub server: ServerId,
     pub provenance: Provenance,
+    /// When it came over delta, where its version is its own and can be claimed (DX-16).
+    pub era: Option<Era>,
 }
 
 /// The states of A88, as in `envoy.admin.v3.ClientResourceStatus` (C-18).
@@ -207,10 +210,10 @@ impl Entry {
     }
 
     /// The value in use came once more, with the same bytes from the same server.
-    pub(super) fn confirm(&mut self, provenance: Provenance) {
+    pub(super) fn confirm(&mut self, provenance: Provenance, era: Option<Era>) {
         self.deletion_ignored = false;
         self.cached = match std::mem::replace(&mut self.cached, Cached::Requested) {
-            Cached::Valid(held) | Cached::Stale(held, _) => Cached::Valid(Held { provenance, ..held }),
+            Cached::Valid(held) | Cached::Stale(held, _) => Cached::Valid(Held { provenance, era, ..held }),
             without_value @ (Cached::Requested | Cached::Absent(_)) => without_value,
         };
     }
@@ -322,6 +325,3 @@ fn state(kind: &ErrorKind) -> ResourceState {
 fn says_not_found(kind: &ErrorKind) -> bool {
     matches!(kind, ErrorKind::FromServer { code: NOT_FOUND, .. })
 }
-
-/// gRPC status code.
-pub(super) const NOT_FOUND: u16 = 5;

@@ -7,15 +7,18 @@ use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3::Node;
 
 use super::authority::AuthorityId;
-use super::cache::Entry;
+use super::cache::{Entry, Held};
+use super::dialect::{Identity, Protocol};
 use super::intern::{Intern, Unshared};
 use super::life::{self, Life, Probed};
 use super::server::{Link, Opening, Server};
 use super::stream::Wanted;
 use super::subscription::{Effect, Verdict, Waiting, Word};
 use super::timers::TimerKind;
+use super::wire::Claim;
 use super::{
-    Action, ClientSettings, ErrorKind, Event, Output, Report, ResourceError, ServerId, Sign, StreamId, XdsClient,
+    Action, ClientSettings, CloseCause, ErrorKind, Event, Output, Report, ResourceError, ServerId, Sign, StreamId,
+    XdsClient,
 };
 use crate::bootstrap::Bootstrap;
 use crate::name::ResourceKey;
@@ -44,11 +47,11 @@ impl XdsClient {
             Event::Opened(_) => self.on_opened(now, server),
             Event::Sent(_) => self.on_sent(now, server),
             Event::Alive(_, sign) => self.on_alive(server, sign),
-            Event::Received(_, message) => self.on_message(now, server, message, intern),
-            Event::Closed(_, cause) => match self.take_stream(now, server) {
-                Some(lived) => self.stream_ended(now, choose, server, lived, &cause.to_string()),
-                None => self.attempt_failed(now, choose, server, &cause.to_string()),
-            },
+            Event::Received(_, message) => {
+                self.on_message(now, server, message, intern);
+                self.pace_insistence(now, choose, server);
+            }
+            Event::Closed(_, cause) => self.on_closed(now, choose, server, &cause),
         }
     }
 
@@ -63,7 +66,18 @@ impl XdsClient {
                 }
                 TimerKind::Silent(server) => self.on_silent(now, late, choose, server),
                 TimerKind::Life(server) => self.on_life(now, late, choose, server),
-                TimerKind::Missing(server, key) => self.on_missing(now, late, server, &key),
+                TimerKind::Missing(server, key) => {
+                    self.on_missing(now, late, server, &key);
+                    self.pace_insistence(now, choose, server);
+                }
+                TimerKind::Insist(server) => {
+                    if let Some(stream) = self.servers[server.0].link.stream_mut() {
+                        stream.insistence.due = None;
+                        stream.insistence.times += 1;
+                        stream.insist();
+                    }
+                    self.pace_insistence(now, choose, server);
+                }
             }
         }
     }
@@ -102,7 +116,8 @@ impl XdsClient {
     /// is still held to be down, and is left alone otherwise.
     fn on_sent(&mut self, now: Time, server: ServerId) {
         let wait = self.resource_timeout(server).0;
-        let Self { servers, timers, settings, .. } = self;
+        let patience = self.patience(server);
+        let Self { servers, timers, .. } = self;
         let to = &mut servers[server.0];
         let Some(stream) = to.link.stream_mut().filter(|stream| stream.is_sending()) else { return };
         if stream.sent(now, wait, timers) {
@@ -113,7 +128,7 @@ impl XdsClient {
                 None => stream.life.prove(server, timers),
             }
         }
-        if let (Link::Unanswered(unanswered), Some(timeout)) = (&mut to.link, settings.silent_stream_timeout)
+        if let (Link::Unanswered(unanswered), Some(timeout)) = (&mut to.link, patience)
             && unanswered.stream.is_owed()
             && unanswered.silent_at.is_none()
         {
@@ -157,15 +172,74 @@ impl XdsClient {
         }
     }
 
-    /// A stream had no response for as long as the settings allow: as good as a failed one.
+    /// A stream is over, or never came to be.
+    fn on_closed(&mut self, now: Time, choose: &mut dyn Choose, server: ServerId, cause: &CloseCause) {
+        let of = &self.servers[server.0];
+        let protocol = of.link.protocol().filter(|_| !matches!(of.link, Link::Answered(_)));
+        let refuses_delta = matches!(cause, CloseCause::Ended { code: UNIMPLEMENTED, .. });
+        let cause = match protocol {
+            Some(Protocol::Delta) if refuses_delta && of.dialect.can_do_without(Protocol::Delta) => {
+                return self.do_without_delta(now, server, cause.to_string());
+            }
+            // DX-5.
+            Some(Protocol::Delta) if refuses_delta => format!("it does not speak delta, which it must: {cause}"),
+            Some(_) | None => cause.to_string(),
+        };
+        match self.take_stream(now, server) {
+            Some(lived) => self.stream_ended(now, choose, server, lived, &cause),
+            None => self.attempt_failed(now, choose, server, &cause),
+        }
+    }
+
+    /// The server does not speak delta. That is no failure: the next stream, which follows at once, speaks the other
+    /// variant (DX-3).
+    fn do_without_delta(&mut self, now: Time, server: ServerId, cause: String) {
+        self.take_stream(now, server);
+        let of = &mut self.servers[server.0];
+        of.dialect.refused(now);
+        let report = Report::DeltaRefused(of.config.clone(), cause);
+        self.report(report);
+    }
+
+    /// How long a stream may be without any response while it owes one, if there is a limit.
+    fn patience(&self, server: ServerId) -> Option<Duration> {
+        let of = &self.servers[server.0];
+        let is_flexible = of.link.protocol().is_some_and(|protocol| of.dialect.can_do_without(protocol));
+        let limits = [self.settings.silent_stream_timeout, is_flexible.then_some(DELTA_SILENCE)];
+        limits.into_iter().flatten().min()
+    }
+
+    /// What a delta server says does not exist is asked for again after a while, as some servers forget who asked
+    /// (DX-15). In the other variant each request names everything.
+    fn pace_insistence(&mut self, now: Time, choose: &mut dyn Choose, server: ServerId) {
+        let Self { servers, timers, .. } = self;
+        let Some(stream) = servers[server.0].link.stream_mut() else { return };
+        if stream.protocol() == Protocol::Delta {
+            stream.pace_insistence(now, choose, timers);
+        }
+    }
+
+    /// A stream had no response for as long as the settings allow: as good as a failed one. With a server that may not
+    /// speak delta it is a hint about that, if the server is alive (DX-4).
     fn on_silent(&mut self, now: Time, late: bool, choose: &mut dyn Choose, server: ServerId) {
-        let Some(timeout) = self.settings.silent_stream_timeout else { return };
-        let Link::Unanswered(unanswered) = &mut self.servers[server.0].link else { return };
-        let owed_for = unanswered.stream.owed_since().map(|since| now.since(since));
-        let next = match owed_for {
+        let Some(timeout) = self.patience(server) else { return };
+        let of = &mut self.servers[server.0];
+        let is_flexible = of.link.protocol().is_some_and(|protocol| of.dialect.can_do_without(protocol));
+        let Link::Unanswered(unanswered) = &mut of.link else { return };
+        let owed = unanswered.stream.owed_since().map(|since| (since, now.since(since)));
+        let next = match owed {
             None => None,
-            Some(span) if span < timeout => Some(now + (timeout - span)),
+            Some((_, span)) if span < timeout => Some(now + (timeout - span)),
             Some(_) if late && !std::mem::replace(&mut unanswered.prolonged, true) => Some(now + timeout),
+            Some((asked, span)) if is_flexible => {
+                if unanswered.stream.life.is_proven_since(asked) {
+                    let stream = unanswered.stream.id();
+                    self.outputs.push_back(Action::Close(stream));
+                    let cause = format!("it is alive and did not answer within {} s", span.as_secs_f64());
+                    return self.do_without_delta(now, server, cause);
+                }
+                Some(now + LOOK_AGAIN) // It may be dead, which is about to be found out.
+            }
             Some(_) => {
                 let cause = format!("it did not answer within {} s", timeout.as_secs_f64());
                 return self.give_up(now, choose, server, &cause);
@@ -315,10 +389,11 @@ impl XdsClient {
         let connect_timeout =
             if self.has_next(id) { self.settings.connect_timeout } else { self.settings.last_connect_timeout };
         let server = &mut self.servers[id.0];
-        server.link = Link::Opening(Opening { id: stream });
+        let protocol = server.dialect.next();
+        server.link = Link::Opening(Opening { id: stream, protocol });
         let config = server.config.clone();
         self.report(Report::Connecting(config.clone()));
-        self.outputs.push_back(Action::Open { stream, server: config, connect_timeout });
+        self.outputs.push_back(Action::Open { stream, server: config, connect_timeout, protocol });
     }
 
     /// Whether another server is next in line after this one.
@@ -328,14 +403,19 @@ impl XdsClient {
 
     fn next_request(&mut self, id: ServerId) -> Option<(StreamId, Bytes)> {
         let Self { bootstrap, settings, cache, authorities, servers, timers, .. } = self;
-        let wanted = |resource_type| {
-            let mut wanted = Wanted { names: Vec::new(), current: true };
+        let identity = servers[id.0].identity.clone();
+        let wanted = |resource_type, with_claims: bool| {
+            let mut wanted = Wanted { names: Vec::new(), current: true, claims: Vec::new() };
             for (name, entry) in cache.of_type(resource_type) {
                 let authority = &authorities[entry.authority.0];
                 if !entry.watchers.is_empty() && authority.in_use().contains(&id) {
                     wanted.names.push(name.clone());
                     let is_ours = entry.cached.held().is_some_and(|held| held.server == id);
                     wanted.current &= is_ours && authority.active() == Some(id);
+                    if with_claims {
+                        let version = entry.cached.held().and_then(|held| held.claim(id, &identity, settings));
+                        wanted.claims.push(Claim { name: name.clone(), authority: entry.authority, version });
+                    }
                 }
             }
             wanted
@@ -343,6 +423,16 @@ impl XdsClient {
         let (stream, request) = servers[id.0].next_request(wanted, timers)?;
         let bytes = request.encode(|| node(bootstrap, settings));
         Some((stream, bytes))
+    }
+}
+
+impl Held {
+    /// The version that its server may be told that we have (DX-16, DX-20): its own, of the same name as ever.
+    fn claim(&self, server: ServerId, identity: &Identity, settings: &ClientSettings) -> Option<Arc<str>> {
+        let is_claimable = self.server == server
+            && !self.provenance.version.is_empty()
+            && self.era.is_some_and(|era| identity.vouches_for(era, settings.trust_versions));
+        is_claimable.then(|| self.provenance.version.clone())
     }
 }
 
@@ -357,6 +447,13 @@ fn node(bootstrap: &Bootstrap, settings: &ClientSettings) -> Node {
     }
     bootstrap.node.to_proto(&settings.user_agent_name, &settings.user_agent_version, &features)
 }
+
+/// gRPC status code.
+const UNIMPLEMENTED: u16 = 12;
+
+/// How long a server that may not speak delta may say nothing in it (DX-4).
+const DELTA_SILENCE: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Client features told to ADS servers (P-67).
 const DOES_NOT_SUPPORT_OVERPROVISIONING: &str = "envoy.lb.does_not_support_overprovisioning";

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use super::authority::AuthorityId;
 use super::cache::{Entry, ResourceState};
 use super::server::{Link, Server};
-use super::{Provenance, ResourceError, XdsClient};
+use super::stream::Stream;
+use super::{Protocol, Provenance, ResourceError, XdsClient};
 use crate::bootstrap::ServerConfig;
 use crate::name::{AuthorityKey, ResourceKey};
 use crate::resource::ResourceType;
@@ -57,6 +58,8 @@ pub struct ServerStatus {
     pub server: Arc<ServerConfig>,
     /// State of the connection to it.
     pub state: ServerState,
+    /// What the stream to it speaks, if one is open.
+    pub protocol: Option<Protocol>,
     /// Why it cannot be reached. Cleared by its next answer or sign of life, not by a connection (C-31).
     pub last_error: Option<Arc<str>>,
 }
@@ -106,6 +109,7 @@ impl XdsClient {
         let status = |server: &Server| ServerStatus {
             server: server.config.clone(),
             state: server.state(),
+            protocol: server.link.stream().map(Stream::protocol),
             last_error: server.outage.as_ref().map(|outage| outage.cause.clone()),
         };
         self.servers.iter().map(status).collect()

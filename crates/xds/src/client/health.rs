@@ -161,7 +161,7 @@ impl XdsClient {
         let keys: Vec<_> = self.cache.of_authority(id).collect();
         for key in keys {
             for above in self.authorities[id.0].above_active() {
-                self.servers[above.0].ask_again(&key, &mut self.timers);
+                self.servers[above.0].ask_for_proof(&key, &mut self.timers);
             }
             let Some(entry) = self.cache.get_mut(key.resource_type, &key.name) else { continue };
             if entry.forget_faults_except_of(active) {
@@ -207,6 +207,7 @@ impl XdsClient {
 
     /// Takes a stream that is over out of its state. Answers with how long it lived, if it was answered.
     pub(super) fn take_stream(&mut self, now: Time, server: ServerId) -> Option<Duration> {
+        self.servers[server.0].dialect.ended(now);
         let link = self.servers[server.0].take_link();
         let lived = match &link {
             Link::Answered(Answered { since, .. }) => Some(now.since(*since)),

@@ -24,6 +24,8 @@ pub enum Report {
     Unreachable(Arc<ServerConfig>, String, Duration),
     /// A stream that had answers is over; it is opened again after the given time.
     StreamEnded(Arc<ServerConfig>, String, Duration),
+    /// The server does not speak delta, as it says or as its silence shows; the other variant is used at once (DX-3, DX-4).
+    DeltaRefused(Arc<ServerConfig>, String),
     /// An authority falls back to a lower server.
     FellBack(AuthorityKey, Arc<ServerConfig>),
     /// An authority returns to a higher server.
@@ -81,6 +83,8 @@ pub enum Line<'a> {
     Unreachable(&'a str, &'a str, Duration),
     /// See [`Report::StreamEnded`].
     StreamEnded(&'a str, &'a str, Duration),
+    /// See [`Report::DeltaRefused`].
+    DeltaRefused(&'a str, &'a str),
     /// See [`Report::FellBack`]. The name of the authority, if it has one.
     FellBack(Option<&'a str>, &'a str),
     /// See [`Report::Recovered`]. The name of the authority, if it has one.
@@ -111,7 +115,7 @@ impl Report {
             | Self::Ignored(..)
             | Self::DeletionIgnored(..)
             | Self::SecurityIgnored(_) => Level::Warn,
-            Self::FellBack(..) | Self::Recovered(..) | Self::DeletionOver(..) => Level::Info,
+            Self::DeltaRefused(..) | Self::FellBack(..) | Self::Recovered(..) | Self::DeletionOver(..) => Level::Info,
             Self::Connecting(_)
             | Self::Connected(_)
             | Self::Answered(_)
@@ -129,6 +133,7 @@ impl Report {
             Self::Alive(server) => Line::Alive(&server.server_uri),
             Self::Unreachable(server, cause, pause) => Line::Unreachable(&server.server_uri, cause, *pause),
             Self::StreamEnded(server, cause, pause) => Line::StreamEnded(&server.server_uri, cause, *pause),
+            Self::DeltaRefused(server, cause) => Line::DeltaRefused(&server.server_uri, cause),
             Self::FellBack(authority, server) => Line::FellBack(name_of(authority), &server.server_uri),
             Self::Recovered(authority, server) => Line::Recovered(name_of(authority), &server.server_uri),
             Self::Acked(server, resource_type, version, received) => {
@@ -167,6 +172,7 @@ impl fmt::Display for Line<'_> {
             Self::StreamEnded(server, cause, pause) => {
                 write!(f, "the stream to {server} ended, next one {}: {cause}", After(*pause))
             }
+            Self::DeltaRefused(server, cause) => write!(f, "{server} does not speak delta: {cause}"),
             Self::FellBack(authority, server) => write!(f, "fell back to {server}{}", Whose(*authority)),
             Self::Recovered(authority, server) => write!(f, "returned to {server}{}", Whose(*authority)),
             Self::Acked(server, resource_type, version, resources) => {

@@ -8,10 +8,12 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::authority::AuthorityId;
-use super::cache::{Cached, Fault, Held, NOT_FOUND};
+use super::cache::{Cached, Fault, Held};
+use super::dialect::Protocol;
 use super::intern::{Intern, Parsed};
-use super::subscription::{Answer, Effect, Verdict, Word};
-use super::wire::{self, DiscoveryResponse, Named, WRAPPER, Wrapper};
+use super::server::{Link, Server};
+use super::subscription::{Answer, Effect, NOT_FOUND, Verdict, Word};
+use super::wire::{self, DeltaDiscoveryResponse, DeltaResource, Named, Response, WRAPPER, Wrapper};
 use super::{Action, ErrorKind, Provenance, Received, Report, ResourceError, ServerId, XdsClient};
 use crate::Time;
 use crate::invalid::Invalid;
@@ -22,13 +24,20 @@ use crate::resource::{ParseContext, ResourceType, decode};
 #[derive(Default)]
 struct Reading {
     /// By canonical name.
-    outcomes: BTreeMap<Arc<str>, Outcome>,
+    items: BTreeMap<Arc<str>, Item>,
     /// What is wrong, for the NACK.
     faults: Vec<String>,
     /// Faults beyond those.
     more_faults: usize,
     /// Entries without a name that can be read: if there are any, nobody knows what is missing from the response.
     nameless: usize,
+}
+
+/// One resource in a response.
+struct Item {
+    outcome: Outcome,
+    /// Its own version, over delta.
+    version: Option<Arc<str>>,
 }
 
 /// What a response says about one resource.
@@ -43,26 +52,29 @@ enum Outcome {
     Invalid(Invalid),
     /// An error instead of a value (TP3).
     Error { code: u16, message: String },
+    /// There is none, or not any more. Only said over delta (P-75).
+    Removed,
 }
 
 impl XdsClient {
     /// Takes in a message. What is not a response to something asked on this stream is ignored, and the stream goes
     /// on (P-36).
     pub(super) fn on_message(&mut self, now: Time, server: ServerId, message: Bytes, intern: &mut dyn Intern) {
-        let config = &self.servers[server.0].config;
-        let response = match DiscoveryResponse::decode(message) {
+        let Server { config, link, .. } = &self.servers[server.0];
+        let Some(protocol) = link.protocol() else { return };
+        let response = match Response::decode(protocol, message) {
             Ok(response) => response,
             Err(error) => {
-                let report = Report::Ignored(config.clone(), format!("not a DiscoveryResponse: {error}"));
+                let report = Report::Ignored(config.clone(), error);
                 self.report(report);
                 return self.server_is_alive(server);
             }
         };
         let asked = |t: &ResourceType| self.servers[server.0].link.stream().is_some_and(|s| s.asked(*t));
-        match ResourceType::from_type_url(&response.type_url).filter(asked) {
+        match ResourceType::from_type_url(response.type_url()).filter(asked) {
             Some(resource_type) => self.on_response(now, server, resource_type, response, intern),
             None => {
-                let what = format!("a response of type {:?}, which was not asked for", response.type_url);
+                let what = format!("a response of type {:?}, which was not asked for", response.type_url());
                 let report = Report::Ignored(config.clone(), what);
                 self.report(report);
                 self.server_is_alive(server);
@@ -75,35 +87,67 @@ impl XdsClient {
         now: Time,
         server: ServerId,
         resource_type: ResourceType,
-        response: DiscoveryResponse,
+        response: Response,
         intern: &mut dyn Intern,
     ) {
+        if let Response::Delta(delta) = &response
+            && !self.check_identity(now, server, delta)
+        {
+            return;
+        }
         let reading = self.read(server, resource_type, &response, intern);
         self.server_answered(server);
         self.recover(server, self.usable_for(server, resource_type, &reading));
         let config = self.servers[server.0].config.clone();
-        let version: Arc<str> = response.version_info.into();
-        let (error, received) = (reading.nack(), reading.received(response.resources.len()));
+        let version: Arc<str> = response.version().into();
+        let (error, received) = (reading.nack(), reading.received(response.len()));
         self.report(match &error {
             None => Report::Acked(config.clone(), resource_type, version.clone(), received),
             Some(error) => Report::Nacked(config.clone(), resource_type, version.clone(), received, error.clone()),
         });
         let provenance = Provenance { server: config, version: version.clone(), at: now };
-        if resource_type.full_state() && reading.nameless == 0 {
-            self.delete_missing(server, resource_type, &provenance, &reading.outcomes);
+        // Over delta absence says nothing (P-74).
+        let is_full = resource_type.full_state() && matches!(response, Response::Sotw(_));
+        if is_full && reading.nameless == 0 {
+            self.delete_missing(server, resource_type, &provenance, &reading.items);
         }
-        for (name, outcome) in reading.outcomes {
-            self.take_in(server, ResourceKey { resource_type, name }, &provenance, outcome);
+        for (name, Item { outcome, version }) in reading.items {
+            let key = ResourceKey { resource_type, name };
+            match version {
+                Some(version) => self.take_in(server, key, &Provenance { version, ..provenance.clone() }, outcome),
+                None => self.take_in(server, key, &provenance, outcome),
+            }
         }
         // A response that is rejected, even in part, does not advance the version (P-39, D-11).
         let from = &mut self.servers[server.0];
         if error.is_none() {
             from.set_version(resource_type, version);
         }
-        let answer = Answer { nonce: response.nonce.into(), version: from.version(resource_type), error };
+        let answer = Answer { nonce: response.nonce().into(), version: from.version(resource_type), error };
         if let Some(stream) = from.link.stream_mut() {
             stream.owe(resource_type, answer);
         }
+    }
+
+    /// Whether the server is the one to which we claimed to have something (DX-16). If not, equal versions mean nothing,
+    /// and the stream is opened again without claims.
+    fn check_identity(&mut self, now: Time, server: ServerId, response: &DeltaDiscoveryResponse) -> bool {
+        let identifier = response.control_plane.as_ref().map_or("", |control_plane| &control_plane.name);
+        let from = &mut self.servers[server.0];
+        if let Link::Unanswered(unanswered) = &from.link
+            && unanswered.stream.claimed
+            && !from.identity.is(identifier)
+            && !self.settings.trust_versions
+        {
+            from.identity.distrusted = true;
+            self.outputs.push_back(Action::Close(unanswered.stream.id()));
+            self.take_stream(now, server);
+            return false;
+        }
+        from.identity.heard(identifier);
+        from.identity.distrusted = false;
+        from.dialect.answered(Protocol::Delta);
+        true
     }
 
     /// The authorities for which this server is preferred to the one in charge, and of which something that is watched
@@ -114,8 +158,8 @@ impl XdsClient {
         if usable.is_empty() {
             return usable;
         }
-        let of_use = |outcome: &Outcome| matches!(outcome, Outcome::Unchanged | Outcome::Value(_));
-        let came = reading.outcomes.iter().filter(|(_, outcome)| of_use(outcome));
+        let of_use = |item: &Item| matches!(item.outcome, Outcome::Unchanged | Outcome::Value(_));
+        let came = reading.items.iter().filter(|(_, item)| of_use(item));
         let entries = came.filter_map(|(name, _)| self.cache.get(resource_type, name));
         let watched: BTreeSet<_> =
             entries.filter(|entry| !entry.watchers.is_empty()).map(|entry| entry.authority).collect();
@@ -132,6 +176,7 @@ impl XdsClient {
             Outcome::Unchanged => return self.adopt(server, &key, provenance, None),
             Outcome::Value(value) => return self.adopt(server, &key, provenance, Some(value)),
             Outcome::Unasked => return self.pass_over(server, &key),
+            Outcome::Removed => return self.remove(server, &key, provenance.at),
             Outcome::Invalid(invalid) => {
                 (ErrorKind::Rejected { version: provenance.version.clone(), invalid }, effect(drops))
             }
@@ -153,17 +198,19 @@ impl XdsClient {
             return self.pass_over(server, key);
         }
         let from = &mut self.servers[server.0];
+        let mut era = None;
         if let Some(stream) = from.link.stream_mut() {
             stream.heard(key, Word::Adopted, &mut self.timers);
+            era = (stream.protocol() == Protocol::Delta).then(|| from.identity.era());
         }
         let was_ignored = entry.deletion_ignored;
         let mut replaced = None;
         if let Some(Parsed { resource, bytes: raw }) = value {
             replaced = entry.cached.held().map(|held| held.server).filter(|other| *other != server);
-            entry.accept(Held { resource, raw, server, provenance: provenance.clone() });
+            entry.accept(Held { resource, raw, server, provenance: provenance.clone(), era });
         } else {
             let was_valid = matches!(entry.cached, Cached::Valid(_));
-            entry.confirm(provenance.clone());
+            entry.confirm(provenance.clone(), era);
             if was_valid && !was_ignored {
                 return; // Nothing to tell: a resend costs no more than this.
             }
@@ -201,17 +248,39 @@ impl XdsClient {
         self.heed(key);
     }
 
+    /// A delta server says that there is no such resource (DX-13).
+    fn remove(&mut self, server: ServerId, key: &ResourceKey, at: Time) {
+        let Some(entry) = self.cache.get_mut(key.resource_type, &key.name) else { return };
+        let from = &self.servers[server.0];
+        let (kind, effect) = if entry.cached.held().is_some_and(|held| held.server == server) {
+            if self.bootstrap.ignores_deletions(&from.config) {
+                if !std::mem::replace(&mut entry.deletion_ignored, true) {
+                    self.report(Report::DeletionIgnored(self.servers[server.0].config.clone(), key.clone()));
+                }
+                return;
+            }
+            (ErrorKind::Deleted, self.effect_of_deletion(server))
+        } else {
+            let asked = match from.link.stream().and_then(|stream| stream.word(key)) {
+                Some(Word::Waiting(waiting)) => waiting.since,
+                Some(Word::Asking | Word::Adopted | Word::Said(_)) | None => at,
+            };
+            (ErrorKind::DoesNotExist { after: at.since(asked) }, Effect::None)
+        };
+        self.hear(server, key, kind, effect, at);
+    }
+
     /// Resources that the server had sent and that are not in its full state any more (P-49 to P-51).
     fn delete_missing(
         &mut self,
         server: ServerId,
         resource_type: ResourceType,
         provenance: &Provenance,
-        present: &BTreeMap<Arc<str>, Outcome>,
+        present: &BTreeMap<Arc<str>, Item>,
     ) {
         let from = &self.servers[server.0];
         let Some(stream) = from.link.stream() else { return };
-        let data_error_handling = self.bootstrap.guards.data_error_handling;
+        let ignores_deletions = self.bootstrap.ignores_deletions(&from.config);
         let mut deleted = Vec::new();
         for (name, entry) in self.cache.of_type_mut(resource_type) {
             // P-50: of what never came, the timer decides.
@@ -232,8 +301,7 @@ impl XdsClient {
             if entry.cached.fault().is_some_and(is_remembered) {
                 continue;
             }
-            // A53, the rule before A88 (C-28).
-            if !data_error_handling && from.config.features.ignore_resource_deletion {
+            if ignores_deletions {
                 if !std::mem::replace(&mut entry.deletion_ignored, true) {
                     self.outputs.push_back(Action::Report(Report::DeletionIgnored(from.config.clone(), key)));
                 }
@@ -241,11 +309,16 @@ impl XdsClient {
             }
             deleted.push(key);
         }
-        let drops = !data_error_handling || self.fails_on_data_errors(server);
-        let effect = if drops { Effect::Drop } else { Effect::Ambient };
+        let effect = self.effect_of_deletion(server);
         for key in deleted {
             self.hear(server, &key, ErrorKind::Deleted, effect, provenance.at);
         }
+    }
+
+    /// What a deletion does to a value in use.
+    fn effect_of_deletion(&self, server: ServerId) -> Effect {
+        let drops = !self.bootstrap.guards.data_error_handling || self.fails_on_data_errors(server);
+        if drops { Effect::Drop } else { Effect::Ambient }
     }
 
     /// Whether what is wrong with the data of this server makes us drop what we have (A88).
@@ -258,18 +331,40 @@ impl XdsClient {
         &self,
         server: ServerId,
         resource_type: ResourceType,
-        response: &DiscoveryResponse,
+        response: &Response,
         intern: &mut dyn Intern,
     ) -> Reading {
         let mut reading = Reading::default();
-        for (index, any) in response.resources.iter().enumerate() {
-            let (name, outcome) = self.read_resource(server, resource_type, any, intern);
-            reading.add(resource_type, name, outcome, || format!("resources[{index}]"));
+        match response {
+            Response::Sotw(response) => {
+                for (index, any) in response.resources.iter().enumerate() {
+                    let (name, outcome) = self.read_resource(server, resource_type, any, intern);
+                    let item = Item { outcome, version: None };
+                    reading.add(resource_type, name, item, || format!("resources[{index}]"));
+                }
+            }
+            Response::Delta(response) => {
+                for (index, entry) in response.resources.iter().enumerate() {
+                    let (name, item) = self.read_entry(server, resource_type, entry, intern);
+                    reading.add(resource_type, name, item, || format!("resources[{index}]"));
+                }
+            }
         }
         if self.bootstrap.guards.data_error_handling {
-            for (index, error) in response.resource_errors.iter().enumerate() {
+            for (index, error) in response.errors().iter().enumerate() {
                 let (name, outcome) = self.read_error(resource_type, error);
-                reading.add(resource_type, name, outcome, || format!("resource_errors[{index}]"));
+                let item = Item { outcome, version: None };
+                reading.add(resource_type, name, item, || format!("resource_errors[{index}]"));
+            }
+        }
+        if let Response::Delta(response) = response {
+            for name in &response.removed_resources {
+                // DX-13: of what nobody watches, removal says nothing; so does a name that cannot be one.
+                if let Ok(Some(name)) = self.canonical(resource_type, Some(name.clone()))
+                    && self.cache.get(resource_type, &name).is_some()
+                {
+                    reading.add_removed(resource_type, name);
+                }
             }
         }
         reading
@@ -310,20 +405,73 @@ impl XdsClient {
             Ok(name) => name,
             Err(fault) => return (None, fault),
         };
+        let outcome = self.parse(server, resource_type, name.as_ref(), any, intern);
+        (name, outcome)
+    }
+
+    /// Reads one entry of a delta response. Its name is the one under which it is watched, be it an alias (DX-18).
+    fn read_entry(
+        &self,
+        server: ServerId,
+        resource_type: ResourceType,
+        entry: &DeltaResource,
+        intern: &mut dyn Intern,
+    ) -> (Option<Arc<str>>, Item) {
+        let version: Option<Arc<str>> = Some(entry.version.as_str().into());
+        let mut name = None;
+        for given in std::iter::once(&entry.name).chain(&entry.aliases).filter(|name| !name.is_empty()) {
+            match self.canonical(resource_type, Some(given.clone())) {
+                Ok(Some(given)) if self.cache.get(resource_type, &given).is_some() => {
+                    name = Some(given);
+                    break;
+                }
+                Ok(given) => name = name.or(given),
+                Err(outcome) => return (None, Item { outcome, version }),
+            }
+        }
+        let Some(name) = name else { return (None, Item { outcome: invalid("name", "is missing"), version }) };
+        let held = self.cache.get(resource_type, &name).and_then(|entry| entry.cached.held());
+        let held = held.filter(|held| held.server == server);
+        let outcome = match (&entry.resource, held) {
+            // DX-17: a heartbeat. What we have does not expire, so it is no news.
+            (None, Some(held)) => {
+                let version = Some(held.provenance.version.clone());
+                return (Some(name), Item { outcome: Outcome::Unchanged, version });
+            }
+            (None, None) => invalid("resource", "is missing"),
+            (Some(any), _) if message_name(&any.type_url) != resource_type.message_name() => {
+                invalid("type_url", format!("is {:?}: expected {:?}", any.type_url, resource_type.type_url()))
+            }
+            (Some(any), Some(held)) if held.raw == any.value => Outcome::Unchanged,
+            // DX-9: what nobody asks for any more is not even looked at.
+            (Some(_), _) if self.cache.get(resource_type, &name).is_none() => Outcome::Unasked,
+            (Some(any), _) => self.parse(server, resource_type, Some(&name), any, intern),
+        };
+        (Some(name), Item { outcome, version })
+    }
+
+    /// Reads the content of a resource.
+    fn parse(
+        &self,
+        server: ServerId,
+        resource_type: ResourceType,
+        name: Option<&Arc<str>>,
+        any: &wire::Any,
+        intern: &mut dyn Intern,
+    ) -> Outcome {
         let cx = ParseContext { bootstrap: &self.bootstrap, server: &self.servers[server.0].config };
         let is_asked = |name: &Arc<str>| self.cache.get(resource_type, name).is_some();
-        if name.as_ref().is_some_and(is_asked)
+        if name.is_some_and(is_asked)
             && let Some(parsed) = intern.find(resource_type, &any.value, cx)
         {
-            return (name, Outcome::Value(parsed));
+            return Outcome::Value(parsed);
         }
-        let outcome = match (decode(resource_type, &any.value, cx).result, &name) {
+        match (decode(resource_type, &any.value, cx).result, name) {
             (Err(faults), _) => Outcome::Invalid(faults),
             (Ok(_), None) => invalid("", "has no name: expected a Resource wrapper that names it"),
             (Ok(resource), Some(name)) if is_asked(name) => Outcome::Value(intern.keep(resource, &any.value, cx)),
             (Ok(_), Some(_)) => Outcome::Unasked,
-        };
-        (name, outcome)
+        }
     }
 
     /// Reads one entry of `resource_errors` (P-59, P-62).
@@ -361,33 +509,35 @@ impl XdsClient {
 }
 
 impl Reading {
-    fn add(
-        &mut self,
-        resource_type: ResourceType,
-        name: Option<Arc<str>>,
-        outcome: Outcome,
-        label: impl FnOnce() -> String,
-    ) {
+    fn add(&mut self, resource_type: ResourceType, name: Option<Arc<str>>, item: Item, label: impl FnOnce() -> String) {
         let Some(name) = name else {
             self.nameless += 1;
-            if let Outcome::Invalid(invalid) = outcome {
+            if let Outcome::Invalid(invalid) = item.outcome {
                 self.fault(|| format!("{}: {invalid}", label()));
             }
             return;
         };
-        if let Outcome::Invalid(invalid) = &outcome {
+        if let Outcome::Invalid(invalid) = &item.outcome {
             self.fault(|| format!("{resource_type} {name:?}: {invalid}"));
         }
-        match self.outcomes.entry(name) {
+        match self.items.entry(name) {
             btree_map::Entry::Vacant(vacant) => {
-                vacant.insert(outcome);
+                vacant.insert(item);
             }
             // P-42. Nobody can say which one is meant, so neither is used.
             btree_map::Entry::Occupied(mut occupied) => {
                 let fault = format!("{resource_type} {:?}: is in the response more than once", occupied.key());
-                occupied.insert(invalid("", "is in the response more than once"));
+                occupied.insert(Item { outcome: invalid("", "is in the response more than once"), ..item });
                 self.fault(|| fault);
             }
+        }
+    }
+
+    /// A resource that is removed. If the response has it as well, the content wins, and the response is faulty (DX-13).
+    fn add_removed(&mut self, resource_type: ResourceType, name: Arc<str>) {
+        let item = self.items.entry(name.clone()).or_insert(Item { outcome: Outcome::Removed, version: None });
+        if !matches!(item.outcome, Outcome::Removed) {
+            self.fault(|| format!("{resource_type} {name:?}: is in the response and in removed_resources"));
         }
     }
 
@@ -402,11 +552,11 @@ impl Reading {
     /// What the response brought, for metrics (S-74).
     fn received(&self, resources: usize) -> Received {
         let mut received = Received { resources, valid: 0, invalid: self.nameless };
-        for outcome in self.outcomes.values() {
-            match outcome {
+        for item in self.items.values() {
+            match item.outcome {
                 Outcome::Unchanged | Outcome::Value(_) => received.valid += 1,
                 Outcome::Invalid(_) | Outcome::Error { .. } => received.invalid += 1,
-                Outcome::Unasked => {}
+                Outcome::Unasked | Outcome::Removed => {}
             }
         }
         received

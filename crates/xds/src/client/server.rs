@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backoff::Pacing;
+use super::dialect::{Dialect, Identity, Protocol};
 use super::stream::{Stream, Wanted};
 use super::subscription::Word;
 use super::timers::{TimerKind, Timers};
@@ -26,6 +27,9 @@ pub(super) struct Server {
     /// Set by an attempt without an answer, cleared by an answer, or by a sign of life after the requests of a new
     /// stream were written. A connection alone clears nothing (C-31).
     pub outage: Option<Outage>,
+    pub dialect: Dialect,
+    /// Of the delta streams.
+    pub identity: Identity,
     /// The last version of each type that was taken from this server. Survives streams (P-32).
     versions: BTreeMap<ResourceType, Arc<str>>,
 }
@@ -65,6 +69,7 @@ pub(super) enum Link {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Opening {
     pub id: StreamId,
+    pub protocol: Protocol,
 }
 
 /// The stream is open and no response has come.
@@ -109,6 +114,8 @@ impl Server {
     pub(super) fn new(config: Arc<ServerConfig>) -> Self {
         Self {
             uri: config.server_uri.as_str().into(),
+            dialect: Dialect::new(config.features.delta),
+            identity: Identity::default(),
             config,
             link: Link::Idle,
             pacing: Pacing::default(),
@@ -123,6 +130,7 @@ impl Server {
         self.take_link().cancel_timers(id, timers);
         self.pacing = Pacing::default();
         self.outage = None;
+        self.dialect = Dialect::new(self.config.features.delta);
         self.versions.clear();
         stream
     }
@@ -150,7 +158,7 @@ impl Server {
     /// The next request on the stream; see [`Stream::next_request`].
     pub(super) fn next_request(
         &mut self,
-        wanted: impl Fn(ResourceType) -> Wanted,
+        wanted: impl Fn(ResourceType, bool) -> Wanted,
         timers: &mut Timers,
     ) -> Option<(StreamId, Request)> {
         let stream = self.link.stream_mut()?;
@@ -170,6 +178,14 @@ impl Server {
     /// Forgets the version of a type of which something is not in use any more.
     pub(super) fn forget_version(&mut self, resource_type: ResourceType) {
         self.versions.remove(&resource_type);
+    }
+
+    /// The server is above the one in charge: it must show by an answer that it is back. In delta it owes one already,
+    /// see [`Stream::owes`].
+    pub(super) fn ask_for_proof(&mut self, key: &ResourceKey, timers: &mut Timers) {
+        if self.link.stream().is_none_or(|stream| stream.protocol() == Protocol::Sotw) {
+            self.ask_again(key, timers);
+        }
     }
 
     /// The value that this server sent is not in use any more, or does not count any more: it must send it again, and
@@ -193,6 +209,15 @@ impl Link {
             Self::Opening(opening) => Some(opening.id),
             Self::Idle | Self::Paused(_) => None,
             Self::Unanswered(_) | Self::Answered(_) => self.stream().map(Stream::id),
+        }
+    }
+
+    /// What the attempt that is under way speaks.
+    pub(super) fn protocol(&self) -> Option<Protocol> {
+        match self {
+            Self::Opening(opening) => Some(opening.protocol),
+            Self::Idle | Self::Paused(_) => None,
+            Self::Unanswered(_) | Self::Answered(_) => self.stream().map(Stream::protocol),
         }
     }
 
@@ -228,7 +253,7 @@ impl Link {
 impl Opening {
     /// The connection is READY and the stream is open. From now on a sign of life is wanted some time after `delay`.
     pub(super) fn opened(self, now: Time, delay: Duration, server: ServerId, timers: &mut Timers) -> Unanswered {
-        let mut stream = Stream::new(self.id, server);
+        let mut stream = Stream::new(self.id, server, self.protocol);
         stream.life.ask(now, delay, server, timers);
         Unanswered { stream, since: now, silent_at: None, prolonged: false }
     }

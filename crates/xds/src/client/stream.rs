@@ -8,42 +8,72 @@
 //! Everything that a server says is kept here, name by name, whether it is in charge or not: see
 //! [`Word`]. What the server in charge says is in the cache as well.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::authority::AuthorityId;
+use super::dialect::Protocol;
 use super::life::Life;
 use super::subscription::{Answer, Listed, Subscription, Waiting, Word};
 use super::timers::{TimerKind, Timers};
-use super::wire::Request;
+use super::wire::{Claim, Request};
 use super::{ServerId, StreamId};
-use crate::Time;
 use crate::name::ResourceKey;
 use crate::resource::ResourceType;
+use crate::{Choose, Time};
+
+mod delta;
+mod sotw;
 
 /// A stream on a READY connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Stream {
     id: StreamId,
     server: ServerId,
+    protocol: Protocol,
     /// Whether a request was made on it: the first one carries the node (P-16).
     greeted: bool,
-    sending: Option<Sending>,
+    pub sending: Option<Sending>,
     /// Types that may need a request, each once, longest waiting first.
-    due: VecDeque<ResourceType>,
+    pub due: VecDeque<ResourceType>,
     /// Types that were named on this stream (P-48: the others must not be, with an empty list).
-    subscriptions: BTreeMap<ResourceType, Box<Subscription>>,
+    pub subscriptions: BTreeMap<ResourceType, Box<Subscription>>,
     /// How many names the server owes an answer about.
     waiting: usize,
+    /// How many names it says do not exist.
+    absent: usize,
+    /// When these are subscribed once more, and how often they were (DX-15).
+    pub insistence: Insistence,
+    /// The authorities of which something was asked for without a claim.
+    pub owes: BTreeSet<AuthorityId>,
+    /// Whether it was told that we have something.
+    pub claimed: bool,
     pub life: Life,
+}
+
+/// Asks a delta server again for what it said does not exist: some forget who asked (DX-15).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Insistence {
+    pub due: Option<Time>,
+    pub times: u32,
+    /// How many names it is for.
+    names: usize,
 }
 
 /// The request that is on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Sending {
-    resource_type: ResourceType,
+pub(super) struct Sending {
+    pub resource_type: ResourceType,
     /// Names in it that the server owes an answer about once it is written.
-    asks: Vec<Arc<str>>,
+    pub asks: Vec<Arc<str>>,
+}
+
+/// How the list of a type differs from the one before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    pub added: Vec<Arc<str>>,
+    pub removed: Vec<Arc<str>>,
 }
 
 /// What a stream should list of a type.
@@ -53,24 +83,35 @@ pub(super) struct Wanted {
     /// Whether the server is in charge of all of them and all of their values came from it: only then may a new
     /// stream tell the version, for a server that trusts versions need not send anything then.
     pub current: bool,
+    /// What may be claimed of each of them, if that was asked.
+    pub claims: Vec<Claim>,
 }
 
 impl Stream {
-    pub(super) fn new(id: StreamId, server: ServerId) -> Self {
+    pub(super) fn new(id: StreamId, server: ServerId, protocol: Protocol) -> Self {
         Self {
             id,
             server,
+            protocol,
             greeted: false,
             sending: None,
             due: ResourceType::ALL.into(),
             subscriptions: BTreeMap::new(),
             waiting: 0,
+            absent: 0,
+            insistence: Insistence::default(),
+            owes: BTreeSet::new(),
+            claimed: false,
             life: Life::Proven,
         }
     }
 
     pub(super) fn id(&self) -> StreamId {
         self.id
+    }
+
+    pub(super) fn protocol(&self) -> Protocol {
+        self.protocol
     }
 
     /// The names of a type may have changed.
@@ -87,50 +128,25 @@ impl Stream {
 
     /// The next request, if one is due and none is on its way.
     ///
-    /// `wanted` tells what should be listed now; `versions` are those in use.
+    /// `wanted` tells what should be listed now, and if asked what may be claimed; `versions` are those in use.
     pub(super) fn next_request(
         &mut self,
-        wanted: impl Fn(ResourceType) -> Wanted,
+        wanted: impl Fn(ResourceType, bool) -> Wanted,
         versions: &mut BTreeMap<ResourceType, Arc<str>>,
         timers: &mut Timers,
     ) -> Option<Request> {
         if self.sending.is_some() {
             return None;
         }
-        while let Some(resource_type) = self.due.pop_front() {
-            let Wanted { names, current } = wanted(resource_type);
-            let first = !self.asked(resource_type);
-            if names.is_empty() && first {
-                continue; // P-48: an empty first list would be a wildcard.
-            }
-            if first && !current {
-                versions.remove(&resource_type);
-            }
-            let version = versions.get(&resource_type).cloned().unwrap_or_default();
-            let resumes = first && !version.is_empty();
-            let changed = self.list(resource_type, &names, first, resumes, timers);
-            let Some(subscription) = self.subscriptions.get_mut(&resource_type) else { continue };
-            let answer = subscription.next_answer();
-            let repeats = !subscription.again.is_empty();
-            if answer.is_none() && changed.is_none() && !repeats {
-                continue;
-            }
-            let mut asks = changed.unwrap_or_default();
-            if subscription.answers.is_empty() {
-                asks.extend(std::mem::take(&mut subscription.again)); // Servers look at the latest nonce only (P-46).
-            } else {
-                self.due.push_back(resource_type);
-            }
-            let (version, nonce, error) = match answer {
-                Some(answer) => (answer.version, answer.nonce, answer.error),
-                None => (version, subscription.nonce.clone(), None),
-            };
-            let version = if repeats { Arc::default() } else { version };
-            self.sending = Some(Sending { resource_type, asks });
-            let first = !std::mem::replace(&mut self.greeted, true);
-            return Some(Request { resource_type, names, version, nonce, error, first });
+        match self.protocol {
+            Protocol::Sotw => self.next_sotw(|kind| wanted(kind, false), versions, timers).map(Request::Sotw),
+            Protocol::Delta => self.next_delta(wanted, timers).map(Request::Delta),
         }
-        None
+    }
+
+    /// Whether the request that is made now opens the stream.
+    pub(super) fn greet(&mut self) -> bool {
+        !std::mem::replace(&mut self.greeted, true)
     }
 
     /// The request on its way was written: the server owes an answer about what is new in it (P-55). Tells whether it
@@ -168,6 +184,7 @@ impl Stream {
         if word != Word::Asking {
             subscription.again.remove(&key.name);
         }
+        self.absent += usize::from(word.says_absent());
         let before = std::mem::replace(&mut listed.word, word);
         self.over(key.clone(), &before, timers);
         if let Some(until) = until {
@@ -187,6 +204,40 @@ impl Stream {
         }
     }
 
+    /// Sets when absent names are asked for again: after 30 s, and then after twice the time before, up to 10 minutes. A
+    /// name that was not among them begins anew.
+    pub(super) fn pace_insistence(&mut self, now: Time, choose: &mut dyn Choose, timers: &mut Timers) {
+        let Self { insistence, absent, server, .. } = self;
+        let is_longer = *absent > std::mem::replace(&mut insistence.names, *absent);
+        if is_longer || *absent == 0 {
+            insistence.times = 0;
+            if let Some(at) = insistence.due.take() {
+                timers.cancel(at, TimerKind::Insist(*server));
+            }
+        }
+        if *absent > 0 && insistence.due.is_none() {
+            let nominal = FIRST_INSISTENCE.saturating_mul(1 << insistence.times.min(MAX_DOUBLINGS)).min(MAX_INSISTENCE);
+            let thousandths = 800 + u32::try_from(choose.choose(401).min(400)).unwrap_or_default();
+            let at = now + nominal * thousandths / 1000;
+            insistence.due = Some(at);
+            timers.set(at, TimerKind::Insist(*server));
+        }
+    }
+
+    /// Asks once more for what the server says does not exist. Its word stands meanwhile, and silence changes nothing.
+    pub(super) fn insist(&mut self) {
+        let mut due = Vec::new();
+        for (resource_type, subscription) in &mut self.subscriptions {
+            let absent = subscription.names.iter().filter(|(_, listed)| listed.word.says_absent());
+            let before = subscription.again.len();
+            subscription.again.extend(absent.map(|(name, _)| name.clone()));
+            if subscription.again.len() > before {
+                due.push(*resource_type);
+            }
+        }
+        due.into_iter().for_each(|resource_type| self.mark(resource_type));
+    }
+
     /// A response must be answered.
     pub(super) fn owe(&mut self, resource_type: ResourceType, answer: Answer) {
         self.subscriptions.entry(resource_type).or_default().owe(answer);
@@ -196,6 +247,9 @@ impl Stream {
     /// Ends every timer of the stream, which is over.
     pub(super) fn cancel_timers(&mut self, timers: &mut Timers) {
         self.life.prove(self.server, timers);
+        if let Some(at) = self.insistence.due.take() {
+            timers.cancel(at, TimerKind::Insist(self.server));
+        }
         for (resource_type, subscription) in std::mem::take(&mut self.subscriptions) {
             for (name, listed) in subscription.names {
                 self.over(ResourceKey { resource_type, name }, &listed.word, timers);
@@ -243,36 +297,35 @@ impl Stream {
         listed.filter_map(since).min()
     }
 
-    /// Makes the list of a type what `names` says. Answers with what is new in it, if it is another one than before.
-    fn list(
+    /// Makes the list of a type what `names` says; what is new in it begins with `word`. Answers with the difference, if
+    /// it is another one than before.
+    pub(super) fn list(
         &mut self,
         resource_type: ResourceType,
         names: &[Arc<str>],
         first: bool,
-        resumes: bool,
+        word: impl Fn(&Arc<str>) -> Word,
         timers: &mut Timers,
-    ) -> Option<Vec<Arc<str>>> {
+    ) -> Option<Changes> {
         let subscription = self.subscriptions.entry(resource_type).or_default();
         if subscription.names.keys().eq(names) {
             return None;
         }
         let mut before = std::mem::take(&mut subscription.names);
-        let mut new = Vec::new();
+        let mut added = Vec::new();
         for name in names {
             let listed = before.remove(name).unwrap_or_else(|| {
-                let word = if resumes { Word::Adopted } else { Word::Asking };
-                if word == Word::Asking {
-                    new.push(name.clone());
-                }
-                Listed { covered: first, word }
+                added.push(name.clone());
+                Listed { covered: first, word: word(name) }
             });
             subscription.names.insert(name.clone(), listed);
         }
         subscription.again.retain(|name| !before.contains_key(name));
+        let removed = before.keys().cloned().collect();
         for (name, listed) in before {
             self.over(ResourceKey { resource_type, name }, &listed.word, timers);
         }
-        Some(new)
+        Some(Changes { added, removed })
     }
 
     /// A word does not stand any more: its timer ends.
@@ -281,6 +334,7 @@ impl Stream {
             self.waiting -= 1;
             timers.cancel(until, TimerKind::Missing(self.server, key));
         }
+        self.absent -= usize::from(word.says_absent());
     }
 
     fn listed(&self, key: &ResourceKey) -> Option<&Listed> {
@@ -291,3 +345,8 @@ impl Stream {
         self.subscriptions.get_mut(&key.resource_type)?.names.get_mut(&key.name)
     }
 }
+
+/// How long after it was found to be absent a name is asked for again on a delta stream, and how long at most (DX-15).
+const FIRST_INSISTENCE: Duration = Duration::from_secs(30);
+const MAX_INSISTENCE: Duration = Duration::from_secs(600);
+const MAX_DOUBLINGS: u32 = 5;

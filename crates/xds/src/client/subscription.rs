@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::ResourceError;
+use super::{ErrorKind, ResourceError};
 use crate::Time;
 
 /// What the server knows about one type, and what it is owed.
@@ -17,6 +17,8 @@ pub(super) struct Subscription {
     pub answers: VecDeque<Answer>,
     /// Listed names whose value must be sent once more: the next request tells no version.
     pub again: BTreeSet<Arc<str>>,
+    /// Those of them that were unsubscribed for that, and are subscribed by the next request (DX-8). Only in delta.
+    pub back: BTreeSet<Arc<str>>,
 }
 
 /// One name of a subscription.
@@ -89,6 +91,21 @@ pub(super) struct Answer {
     pub error: Option<String>,
 }
 
+impl Word {
+    /// Whether the server says that there is no such resource, if only by its silence.
+    pub(super) fn says_absent(&self) -> bool {
+        let Self::Said(verdict) = self else { return false };
+        match &verdict.error.kind {
+            ErrorKind::DoesNotExist { .. } | ErrorKind::TimedOut { .. } | ErrorKind::Deleted => true,
+            ErrorKind::FromServer { code, .. } => *code == NOT_FOUND,
+            ErrorKind::Rejected { .. }
+            | ErrorKind::InvalidName(_)
+            | ErrorKind::UnknownAuthority(_)
+            | ErrorKind::Unreachable(_) => false,
+        }
+    }
+}
+
 impl Subscription {
     /// A response must be answered.
     pub(super) fn owe(&mut self, answer: Answer) {
@@ -112,3 +129,6 @@ impl Subscription {
 /// How many responses of one type may wait for their answer. A server that sends more while it does
 /// not read is owed answers only to the latest ones; servers look at the last anyway (P-46).
 const MAX_ANSWERS: usize = 64;
+
+/// gRPC status code.
+pub(super) const NOT_FOUND: u16 = 5;

@@ -2,9 +2,11 @@
 
 mod chaos;
 mod charge;
+mod delta;
 mod errors;
 mod fallback;
 mod life;
+mod planes;
 mod protocol;
 mod talk;
 mod unusual;

@@ -19,6 +19,8 @@ pub(super) enum TimerKind {
     Silent(ServerId),
     /// A sign of life is wanted, or did not come. Before those of resources: what is not alive says nothing of them.
     Life(ServerId),
+    /// What a delta server says does not exist is asked for once more (DX-15).
+    Insist(ServerId),
     /// A resource was not sent on the current stream (P-55).
     Missing(ServerId, ResourceKey),
 }

@@ -1,4 +1,4 @@
-//! The envelope messages of ADS.
+//! The envelope messages of ADS, in both variants.
 //!
 //! Responses have messages of our own: their `bytes` fields are slices of the buffer that came in,
 //! so that decoding a response copies none of its resources. Field numbers are those of P-8 to P-10.
@@ -14,21 +14,97 @@ use envoy_types::pb::google::protobuf;
 use envoy_types::pb::google::protobuf::value::Kind;
 use prost::{Message, Oneof};
 
-use crate::resource::ResourceType;
+use super::authority::AuthorityId;
+use super::dialect::Protocol;
 
-/// `envoy.service.discovery.v3.DiscoveryResponse`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct DiscoveryResponse {
-    #[prost(string, tag = "1")]
-    pub version_info: String,
-    #[prost(message, repeated, tag = "2")]
-    pub resources: Vec<Any>,
-    #[prost(string, tag = "4")]
-    pub type_url: String,
-    #[prost(string, tag = "5")]
-    pub nonce: String,
-    #[prost(message, repeated, tag = "7")]
-    pub resource_errors: Vec<ResourceError>,
+mod delta;
+mod sotw;
+
+pub(super) use delta::{DeltaDiscoveryResponse, DeltaRequest, DeltaResource};
+pub(super) use sotw::{DiscoveryResponse, SotwRequest};
+
+/// A request to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    Sotw(SotwRequest),
+    Delta(DeltaRequest),
+}
+
+/// A response that came.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Response {
+    Sotw(DiscoveryResponse),
+    Delta(DeltaDiscoveryResponse),
+}
+
+impl Response {
+    /// Reads a message of a stream, or says what is wrong with it.
+    pub(super) fn decode(protocol: Protocol, message: Bytes) -> Result<Self, String> {
+        match protocol {
+            Protocol::Sotw => DiscoveryResponse::decode(message)
+                .map(Self::Sotw)
+                .map_err(|error| format!("not a DiscoveryResponse: {error}")),
+            Protocol::Delta => DeltaDiscoveryResponse::decode(message)
+                .map(Self::Delta)
+                .map_err(|error| format!("not a DeltaDiscoveryResponse: {error}")),
+        }
+    }
+
+    pub(super) fn type_url(&self) -> &str {
+        match self {
+            Self::Sotw(response) => &response.type_url,
+            Self::Delta(response) => &response.type_url,
+        }
+    }
+
+    /// The version of the whole; over delta for people only (P-78).
+    pub(super) fn version(&self) -> &str {
+        match self {
+            Self::Sotw(response) => &response.version_info,
+            Self::Delta(response) => &response.system_version_info,
+        }
+    }
+
+    pub(super) fn nonce(&self) -> &str {
+        match self {
+            Self::Sotw(response) => &response.nonce,
+            Self::Delta(response) => &response.nonce,
+        }
+    }
+
+    /// How many resources are in it.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Sotw(response) => response.resources.len(),
+            Self::Delta(response) => response.resources.len(),
+        }
+    }
+
+    /// The errors in the place of resources.
+    pub(super) fn errors(&self) -> &[ResourceError] {
+        match self {
+            Self::Sotw(response) => &response.resource_errors,
+            Self::Delta(response) => &response.resource_errors,
+        }
+    }
+}
+
+/// A watched resource, and the version of it that a server may be told that we have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub name: Arc<str>,
+    pub authority: AuthorityId,
+    pub version: Option<Arc<str>>,
+}
+
+impl Request {
+    /// Its bytes. `node` is asked for only if the request carries it.
+    pub(super) fn encode(self, node: impl FnOnce() -> core::Node) -> Bytes {
+        match self {
+            Self::Sotw(request) => request.encode(node),
+            Self::Delta(request) => request.encode(node),
+        }
+    }
 }
 
 /// `google.protobuf.Any`.
@@ -73,52 +149,6 @@ pub(super) struct Status {
 pub(super) struct Named {
     #[prost(string, tag = "1")]
     pub name: String,
-}
-
-/// What one `DiscoveryRequest` says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Request {
-    pub resource_type: ResourceType,
-    /// Every name that is subscribed, canonical, each once (P-27, P-33).
-    pub names: Vec<Arc<str>>,
-    pub version: Arc<str>,
-    pub nonce: Arc<str>,
-    /// Text of a NACK.
-    pub error: Option<String>,
-    /// Whether it opens the stream, so that it must carry the node (P-16).
-    pub first: bool,
-}
-
-impl Request {
-    /// Its bytes. `node` is asked for only if the request carries it.
-    pub(super) fn encode(self, node: impl FnOnce() -> core::Node) -> Bytes {
-        let request = DiscoveryRequest {
-            version_info: self.version.to_string(),
-            node: self.first.then(|| encode_node(node())),
-            resource_names: self.names.iter().map(|name| name.to_string()).collect(),
-            type_url: self.resource_type.type_url().to_owned(),
-            response_nonce: self.nonce.to_string(),
-            error_detail: self.error.map(|message| Status { code: INVALID_ARGUMENT, message }),
-        };
-        request.encode_to_vec().into()
-    }
-}
-
-/// `envoy.service.discovery.v3.DiscoveryRequest` (P-7). To the wire, bytes are the same as a message.
-#[derive(Clone, PartialEq, Message)]
-struct DiscoveryRequest {
-    #[prost(string, tag = "1")]
-    version_info: String,
-    #[prost(bytes = "vec", optional, tag = "2")]
-    node: Option<Vec<u8>>,
-    #[prost(string, repeated, tag = "3")]
-    resource_names: Vec<String>,
-    #[prost(string, tag = "4")]
-    type_url: String,
-    #[prost(string, tag = "5")]
-    response_nonce: String,
-    #[prost(message, optional, tag = "6")]
-    error_detail: Option<Status>,
 }
 
 /// The bytes of a node, with its metadata in order.
@@ -201,47 +231,3 @@ pub(super) const WRAPPER: &str = "envoy.service.discovery.v3.Resource";
 
 /// Code of every NACK (P-31).
 const INVALID_ARGUMENT: i32 = 3;
-
-#[cfg(test)]
-mod tests {
-    use std::iter;
-
-    use envoy_types::pb::envoy::service::discovery::v3 as discovery;
-
-    use super::*;
-
-    #[test]
-    fn the_same_request_is_the_same_bytes_and_says_what_the_node_says() {
-        let value = |kind| protobuf::Value { kind: Some(kind) };
-        let deep = || {
-            let fields = (0..20).map(|n| (format!("key{n}"), value(Kind::NumberValue(f64::from(n))))).collect();
-            protobuf::Struct { fields }
-        };
-        let node = || {
-            let list = protobuf::ListValue { values: vec![value(Kind::BoolValue(true)), value(Kind::NullValue(0))] };
-            let mut metadata = deep();
-            metadata.fields.insert("list".to_owned(), value(Kind::ListValue(list)));
-            metadata.fields.insert("deep".to_owned(), value(Kind::StructValue(deep())));
-            metadata.fields.insert("text".to_owned(), value(Kind::StringValue("x".to_owned())));
-            core::Node { id: "node".to_owned(), metadata: Some(metadata), ..core::Node::default() }
-        };
-        let request = || Request {
-            resource_type: ResourceType::Cluster,
-            names: vec!["c".into(), "d".into()],
-            version: "1".into(),
-            nonce: "2".into(),
-            error: Some("wrong".to_owned()),
-            first: true,
-        };
-        let bytes = request().encode(node);
-        assert!(iter::repeat_with(|| request().encode(node)).take(20).all(|again| again == bytes));
-
-        let read = discovery::DiscoveryRequest::decode(bytes).unwrap();
-        let error = read.error_detail.unwrap();
-        assert_eq!(read.node, Some(node()));
-        assert_eq!(read.resource_names, ["c", "d"]);
-        assert_eq!((&*read.version_info, &*read.response_nonce), ("1", "2"));
-        assert_eq!((read.type_url.as_str(), error.code), (ResourceType::Cluster.type_url(), INVALID_ARGUMENT));
-        assert_eq!(error.message, "wrong");
-    }
-}

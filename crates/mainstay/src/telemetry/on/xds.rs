@@ -52,6 +52,7 @@ impl XdsObserver {
             | Report::Connected(_)
             | Report::Unreachable(..)
             | Report::StreamEnded(..)
+            | Report::DeltaRefused(..)
             | Report::FellBack(..)
             | Report::Recovered(..)
             | Report::TimedOut(..)

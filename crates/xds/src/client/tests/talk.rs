@@ -16,6 +16,10 @@
 //! - `a sends a byte`, `a pongs`: a sign of life that nobody probed for;
 //! - `wait 15 s`, `wait 999 ms`; `stop 60 s`: our own process does not run for so long.
 //!
+//! On a delta stream a response is `a< LDS A: shop@1:=x -gone`, with a version for each resource and what is removed;
+//! `shop=store@1` has an alias, `shop@1~` is a heartbeat, and `a is cp` says who the server is from then on. Requests are
+//! `a> LDS +shop -gone has shop@1` and `a> LDS ACK A`. `unimplemented a`: the server knows no such method.
+//!
 //! Resources in a response: `name:=value`, or `name` for the value 1; `name!!` is invalid;
 //! `[name]:=value` comes in a wrapper, `[name]-` is a wrapper without content, `[]` a broken one;
 //! `name??5` is an error with code 5, `??5` one without a name; `~` is a resource that cannot be
@@ -38,16 +42,18 @@ use envoy_types::pb::envoy::config::listener::v3 as listener;
 use envoy_types::pb::envoy::config::route::v3 as route;
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
-use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
+use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use envoy_types::pb::google::protobuf as google;
 use envoy_types::pb::xds::core::v3::{CollectionEntry, collection_entry};
 use prost::{Message, Name};
 
 use crate::bootstrap::{AuthorityOptions, Bootstrap, Guards, Node, ServerConfig, ServerFeatures};
-use crate::client::wire::{Any, DiscoveryResponse, Named, ResourceError, Status, WRAPPER, Wrapper};
+use crate::client::wire::{
+    Any, DeltaDiscoveryResponse, DeltaResource, DiscoveryResponse, Named, ResourceError, Status, WRAPPER, Wrapper,
+};
 use crate::client::{
-    self, Action, ClientSettings, CloseCause, ErrorKind, Event, Output, Report, Sign, StreamId, Update, WatchId,
-    XdsClient,
+    self, Action, ClientSettings, CloseCause, ErrorKind, Event, Output, Protocol, Report, Sign, StreamId, Update,
+    WatchId, XdsClient,
 };
 use crate::name::AuthorityKey;
 use crate::resource::cluster::ClusterKind;
@@ -72,6 +78,10 @@ pub(super) struct Talk {
     /// Streams that were probed, with the sign that will come.
     probed: Vec<(StreamId, Sign)>,
     show_reports: bool,
+    /// What each stream speaks.
+    protocols: BTreeMap<StreamId, Protocol>,
+    /// Who delta servers say that they are.
+    identifiers: BTreeMap<String, String>,
 }
 
 /// What a [`Talk`] starts from.
@@ -102,6 +112,12 @@ impl Setup {
     /// Gives features to every top-level server.
     pub(super) fn features(mut self, set: impl Fn(&mut ServerFeatures)) -> Self {
         self.servers.iter_mut().for_each(|server| set(&mut server.features));
+        self
+    }
+
+    /// Gives features to one top-level server.
+    pub(super) fn features_of(mut self, uri: &str, set: impl Fn(&mut ServerFeatures)) -> Self {
+        self.servers.iter_mut().filter(|server| server.server_uri == uri).for_each(|server| set(&mut server.features));
         self
     }
 
@@ -146,6 +162,8 @@ impl Setup {
             unwell: BTreeMap::new(),
             probed: Vec::new(),
             show_reports: self.show_reports,
+            protocols: BTreeMap::new(),
+            identifiers: BTreeMap::new(),
         }
     }
 
@@ -171,7 +189,7 @@ impl Talk {
             }
             actual.push(line.clone());
             if !line.is_empty() && !line.starts_with('#') {
-                actual.extend(self.step(line).into_iter().map(|done| format!("  {done}")));
+                actual.extend(self.step(line).into_iter().map(|done| format!("  {done}").trim_end().to_owned()));
             }
         }
         let (expected, actual) = (expected.join("\n"), actual.join("\n"));
@@ -253,14 +271,31 @@ impl Talk {
             },
             ["old", server, ..] => {
                 let server = server.trim_end_matches('<');
-                Event::Received(self.stream(server, 1), response(&words[2..]))
+                Event::Received(self.stream(server, 1), self.message(server, 1, &words[2..]))
             }
             [server, ..] if server.ends_with('<') => {
-                Event::Received(self.stream(server.trim_end_matches('<'), 0), response(&words[1..]))
+                let server = server.trim_end_matches('<');
+                Event::Received(self.stream(server, 0), self.message(server, 0, &words[1..]))
             }
+            [server, "is", name] => {
+                self.identifiers.insert(server.to_owned(), name.to_owned());
+                return;
+            }
+            ["unimplemented", server] => Event::Closed(
+                self.stream(server, 0),
+                CloseCause::Ended { code: 12, message: "what is delta?".to_owned() },
+            ),
             _ => panic!("what is {line:?}?"),
         };
         self.client.handle_event(self.now, &mut Middle, event);
+    }
+
+    /// A response in the variant that a stream speaks.
+    fn message(&self, server: &str, before: usize, words: &[&str]) -> Bytes {
+        match self.protocols[&self.stream(server, before)] {
+            Protocol::Sotw => response(words),
+            Protocol::Delta => delta_response(words, self.identifiers.get(server)),
+        }
     }
 
     /// Lets time pass, from deadline to deadline.
@@ -294,8 +329,10 @@ impl Talk {
         let mut done = Vec::new();
         while let Output::Do(action) = self.client.poll_output() {
             match action {
-                Action::Open { stream, server, connect_timeout } => {
-                    done.push(format!("open {} {} s", server.server_uri, connect_timeout.as_secs()));
+                Action::Open { stream, server, connect_timeout, protocol } => {
+                    let delta = if protocol == Protocol::Delta { " delta" } else { "" };
+                    done.push(format!("open {} {} s{delta}", server.server_uri, connect_timeout.as_secs()));
+                    self.protocols.insert(stream, protocol);
                     self.streams.entry(server.server_uri.clone()).or_default().push(stream);
                 }
                 Action::Close(stream) => {
@@ -315,7 +352,11 @@ impl Talk {
                 Action::Send(stream, bytes) => {
                     let server = self.server(stream);
                     assert!(self.on_their_way.insert(stream), "{server} has a request on its way already");
-                    done.push(format!("{server}> {}", request_text(&bytes)));
+                    let text = match self.protocols[&stream] {
+                        Protocol::Sotw => request_text(&bytes),
+                        Protocol::Delta => delta_request_text(&bytes),
+                    };
+                    done.push(format!("{server}> {text}"));
                     match self.blocked.get_mut(&server) {
                         Some(blocked) => *blocked = Some(stream),
                         None => {
@@ -380,6 +421,48 @@ pub(super) fn response(words: &[&str]) -> Bytes {
             }),
             None => response.resources.push(resource(kind, item)),
         }
+    }
+    response.encode_to_vec().into()
+}
+
+/// The bytes of a delta response such as `LDS A: shop@1:=x -gone`.
+pub(super) fn delta_response(words: &[&str], identifier: Option<&String>) -> Bytes {
+    let [kind, nonce, items @ ..] = words else { return Bytes::from_static(b"\xff\xffgarbage") };
+    let known = resource_type(kind);
+    let nonce = nonce.trim_end_matches(':');
+    let mut response = DeltaDiscoveryResponse {
+        nonce: if nonce == "-" { String::new() } else { nonce.to_owned() },
+        type_url: known.map_or((*kind).to_owned(), |known| known.type_url().to_owned()),
+        control_plane: identifier.map(|name| Named { name: name.clone() }),
+        ..Default::default()
+    };
+    let kind = known.unwrap_or(ResourceType::Listener);
+    for item in items {
+        if let Some((name, code)) = item.split_once("??") {
+            response.resource_errors.push(ResourceError {
+                resource_name: Some(Named { name: name.to_owned() }),
+                error_detail: Some(Status { code: code.parse().expect("a code"), message: "so it is".to_owned() }),
+            });
+            continue;
+        }
+        if let Some(name) = item.strip_prefix('-') {
+            response.removed_resources.push(name.to_owned());
+            continue;
+        }
+        let (names, content) = item.split_once('@').expect("a version");
+        let mut names = names.split('=').map(str::to_owned);
+        let mut entry = DeltaResource { name: names.next().unwrap_or_default(), ..Default::default() };
+        entry.aliases = names.collect();
+        let (version, value) = match (content.strip_suffix("!!"), content.split_once(":=")) {
+            (Some(version), _) => (version, None),
+            (None, Some((version, value))) => (version, Some(value)),
+            (None, None) => (content, Some("1")),
+        };
+        entry.version = version.trim_end_matches('~').to_owned();
+        let value = encoded(kind, &entry.name, value);
+        let any = Any { type_url: kind.type_url().to_owned(), value };
+        entry.resource = (!version.ends_with('~')).then_some(any);
+        response.resources.push(entry);
     }
     response.encode_to_vec().into()
 }
@@ -533,6 +616,34 @@ fn request_text(bytes: &Bytes) -> String {
     text
 }
 
+fn delta_request_text(bytes: &Bytes) -> String {
+    let request = DeltaDiscoveryRequest::decode(bytes.clone()).expect("a DeltaDiscoveryRequest");
+    let kind = ResourceType::from_type_url(&request.type_url).expect("a type of ours");
+    let names = request.resource_names_subscribe.iter().map(|name| format!(" +{name}"));
+    let names = names.chain(request.resource_names_unsubscribe.iter().map(|name| format!(" -{name}")));
+    let mut text = format!("{}{}", short_name(kind), names.collect::<String>());
+    let is_change = text.contains(['+', '-']);
+    let both = |name| request.resource_names_unsubscribe.contains(name);
+    assert!(!request.resource_names_subscribe.iter().any(both), "DX-7: {text}");
+    let is_answer = !request.response_nonce.is_empty();
+    assert_ne!(is_change, is_answer, "DX-6: {request:?}");
+    if is_answer {
+        text.push_str(&format!(" ACK {}", request.response_nonce));
+    }
+    let claims: BTreeMap<_, _> = request.initial_resource_versions.into_iter().collect();
+    for (name, version) in claims {
+        text.push_str(&format!(" has {name}@{version}"));
+    }
+    if request.node.is_some() {
+        text.push_str(" +node");
+    }
+    if let Some(error) = request.error_detail {
+        assert_eq!(error.code, 3, "P-31");
+        text = format!("{} {}", text.replace(" ACK ", " NACK "), short_faults(kind, error.message));
+    }
+    text
+}
+
 fn update_text(update: &Update) -> String {
     match update {
         Update::Changed(resource, from) => {
@@ -572,6 +683,7 @@ fn report_text(report: &Report) -> String {
         Report::StreamEnded(server, cause, pause) => {
             format!("StreamEnded {} {} {} ms", server.server_uri, short_cause(cause), pause.as_millis())
         }
+        Report::DeltaRefused(server, cause) => format!("DeltaRefused {} {}", server.server_uri, short_cause(cause)),
         Report::FellBack(_, server) => format!("FellBack {}", server.server_uri),
         Report::Recovered(_, server) => format!("Recovered {}", server.server_uri),
         Report::Acked(server, kind, version, received) => {
@@ -594,6 +706,7 @@ fn short_cause(cause: &str) -> &str {
         "cannot connect: connection refused" => "refused",
         "connection lost: reset" => "lost",
         "the server ended the stream: UNAVAILABLE: restarting" => "ended",
+        "the server ended the stream: UNIMPLEMENTED: what is delta?" => "unimplemented",
         other => other,
     }
 }
@@ -615,7 +728,7 @@ fn short_faults(kind: ResourceType, text: String) -> String {
 const GARBAGE: &[u8] = b"\xff\xff";
 
 /// The value that [`encoded`] put in.
-fn value(resource: &Resource) -> String {
+pub(super) fn value(resource: &Resource) -> String {
     let port = |collection: &EndpointCollection| {
         collection.endpoints.first().map_or("-".to_owned(), |endpoint| endpoint.addresses.first().port().to_string())
     };
@@ -650,7 +763,7 @@ pub(super) fn resource_type(short: &str) -> Option<ResourceType> {
     ResourceType::ALL.into_iter().find(|&kind| short_name(kind) == short)
 }
 
-fn short_name(kind: ResourceType) -> &'static str {
+pub(super) fn short_name(kind: ResourceType) -> &'static str {
     match kind {
         ResourceType::Listener => "LDS",
         ResourceType::RouteConfig => "RDS",
