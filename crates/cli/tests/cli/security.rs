@@ -1,6 +1,6 @@
 //! TLS on every side of the commands.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use mainstay_control_plane::{ControlPlane, Server, Snapshot, SnapshotBuilder, TypeUrl, resources};
 use mainstay_testservice::{Backend, Identity, ServerTlsConfig};
@@ -317,7 +317,7 @@ fn resources_in_files() -> tempfile::TempDir {
         .endpoints(resources::endpoints("cluster", ["127.0.0.1:1"]))
         .build();
     let directory = tempfile::tempdir().unwrap();
-    fs::write(Path::new(directory.path()).join("greeter.yaml"), snapshot.to_yaml().unwrap()).unwrap();
+    fs::write(directory.path().join("greeter.yaml"), snapshot.to_yaml().unwrap()).unwrap();
     directory
 }
 
