@@ -53,7 +53,7 @@ impl Faults {
     }
 
     /// Says nothing about names that are not here, as most control planes do: a client has to wait until it believes it.
-    /// Without this a client that reads `resource_errors` is told at once.
+    /// Without this a client that reads `resource_errors` is told of Listeners at once.
     pub fn hide_absence(&self, on: bool) {
         self.state.send_modify(|state| state.hides_absence = on);
     }

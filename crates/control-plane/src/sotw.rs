@@ -134,7 +134,12 @@ impl Protocol for Sotw {
             let nothing = Arc::default();
             let content = view.get(&type_url).unwrap_or(&nothing);
             let is_full = type_url.is_state_of_the_world();
-            let absent = subscription.note_absent(content, self.reads_errors && self.tells_absence);
+            // Who asks for a Listener that is not here has the wrong name. Everything else is asked for because a
+            // resource refers to it, and is missing in the middle of an update; and who has nothing at all may have
+            // just begun. To say then that it does not exist would put half an update into force (D-36).
+            let is_wrong_name = type_url == TypeUrl::LISTENER && !view.is_empty();
+            let is_told = self.reads_errors && self.tells_absence && is_wrong_name;
+            let absent = subscription.note_absent(content, is_told);
             self.absent.extend(absent.into_iter().map(|name| (type_url.clone(), name)));
             if !subscription.has_news(content, is_full) {
                 subscription.settle();

@@ -41,6 +41,11 @@ impl View {
     }
 
     /// The resources of a type, if it was ever in a snapshot.
+    /// Whether there is nothing in it, of any type.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.types.values().all(|content| content.resources.is_empty())
+    }
+
     pub(crate) fn get(&self, type_url: &TypeUrl) -> Option<&Arc<TypeView>> {
         self.types.get(type_url)
     }

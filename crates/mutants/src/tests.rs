@@ -224,7 +224,7 @@ fn the_cores_have_mutants() {
         *rooms.entry(room).or_default() += 1;
         assert!(!crate::is_test(&mutant.file), "{}", mutant.file);
     }
-    assert!(rooms.len() == 3 && rooms.values().all(|count| *count > 150), "{rooms:?}");
+    assert!(rooms.len() == crate::MUTATED.len() && rooms.values().all(|count| *count > 100), "{rooms:?}");
     let keys: std::collections::BTreeSet<String> = all.iter().map(Mutant::key).collect();
     assert_eq!(keys.len(), all.len(), "keys are names");
     assert!(copy::files(&root.join("crates/mutants")).expect("readable").len() > 5);

@@ -367,31 +367,50 @@ fn errors_are_sent_once_and_beside_resources() {
 }
 
 #[test]
-fn who_reads_errors_is_told_at_once_what_is_not_here() {
-    let mut peer = Peer::serving(clusters(["a"]).endpoints(resources::endpoints("a", ["h:1"])));
-    for type_url in [TypeUrl::CLUSTER, TypeUrl::ENDPOINTS] {
-        peer.reads_errors(type_url.clone(), ["a", "b"]);
-        let response = peer.response();
-        assert_eq!((response.message.resources.len(), errors(&response)), (1, vec!["b".to_owned()]));
-        peer.answer(type_url, ["a", "b"], &response);
-        peer.is_quiet();
-    }
-    // Said once; and when it appears it is sent.
-    peer.set(clusters(["a", "c"]));
+fn who_reads_errors_is_told_at_once_which_listener_is_not_here_d36() {
+    let listeners = |names: &[&str]| {
+        let made = names.iter().map(|name| resources::listener(*name, resources::rds("r")));
+        made.fold(clusters(["a"]), SnapshotBuilder::listener)
+    };
+    let mut peer = Peer::serving(listeners(&["a"]));
+    peer.reads_errors(TypeUrl::LISTENER, ["a", "b"]);
+    let response = peer.response();
+    assert_eq!((response.message.resources.len(), errors(&response)), (1, vec!["b".to_owned()]));
+    peer.answer(TypeUrl::LISTENER, ["a", "b"], &response);
     peer.is_quiet();
-    peer.set(clusters(["a", "b"]));
+    // Said once; and when it appears it is sent.
+    peer.set(listeners(&["a", "c"]));
+    peer.is_quiet();
+    peer.set(listeners(&["a", "b"]));
     let response = peer.response();
     assert_eq!((response.names.as_slice(), errors(&response)), (&["a".to_owned(), "b".to_owned()][..], vec![]));
     // A deletion is told as it always was (P-49), and once.
-    peer.set(clusters(["a"]));
+    peer.set(listeners(&["a"]));
     let response = peer.response();
     assert_eq!((response.names.as_slice(), errors(&response)), (&["a".to_owned()][..], vec![]));
-    peer.set(clusters(["a", "c"]));
+    peer.set(listeners(&["a", "c"]));
     peer.is_quiet();
     // Asked for anew, it is told anew.
-    peer.answer(TypeUrl::CLUSTER, ["a"], &response);
-    peer.answer(TypeUrl::CLUSTER, ["a", "b"], &response);
+    peer.answer(TypeUrl::LISTENER, ["a"], &response);
+    peer.answer(TypeUrl::LISTENER, ["a", "b"], &response);
     assert_eq!(errors(&peer.response()), ["b"]);
+}
+
+#[test]
+fn nothing_is_said_to_be_absent_in_the_middle_of_an_update_or_by_who_has_nothing_d36() {
+    // Routes are here and their cluster is not yet.
+    let mut peer = Peer::serving(routes_to("a"));
+    peer.reads_errors(TypeUrl::CLUSTER, ["a", "b"]);
+    let response = peer.response();
+    assert_eq!((response.names.as_slice(), errors(&response)), (&["a".to_owned()][..], vec![]));
+    peer.request(TypeUrl::ENDPOINTS, ["b"]);
+    peer.is_quiet();
+
+    // A process that has just begun. Its first response of a type says that it lives (P-49), and nothing of names.
+    let mut peer = Peer::serving(Snapshot::builder());
+    peer.reads_errors(TypeUrl::LISTENER, ["a"]);
+    assert_eq!(errors(&peer.response()), Vec::<String>::new());
+    peer.is_quiet();
 }
 
 #[test]
@@ -407,8 +426,8 @@ fn what_is_not_here_is_found_once_and_told_only_if_that_is_wanted() {
 
     let mut peer = Peer::serving(clusters(["a"]));
     peer.stream.tell_absence(false);
-    peer.reads_errors(TypeUrl::ENDPOINTS, ["b"]);
-    peer.is_quiet();
+    peer.reads_errors(TypeUrl::LISTENER, ["b"]);
+    assert_eq!(errors(&peer.response()), Vec::<String>::new());
 }
 
 #[test]

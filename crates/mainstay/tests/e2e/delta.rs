@@ -187,10 +187,10 @@ async fn a_server_that_counts_from_1_in_each_process_never_leaves_a_client_behin
     let addr = first.addr;
     let mut client = Client::new(builder_of(vec![server_config(&addr.to_string(), Delta::Required)]).build().unwrap());
     assert_eq!(call(&mut client).await.unwrap(), "one");
-    first.kill();
+    first.kill().await;
     let second = Counting::start(addr, "process-2", &service(&[&two])).await;
     until_answered_by(&mut client, "two").await;
-    second.kill();
+    second.kill().await;
 }
 
 // === What the tests need ===
@@ -284,9 +284,10 @@ impl Counting {
         Self { addr: serving.await.unwrap(), runtime }
     }
 
-    /// As if the process died.
-    fn kill(self) {
-        self.runtime.shutdown_background();
+    /// As if the process died. Its port is free afterwards.
+    async fn kill(self) {
+        let end = move || self.runtime.shutdown_timeout(Duration::from_secs(10));
+        tokio::task::spawn_blocking(end).await.unwrap();
     }
 }
 

@@ -167,9 +167,10 @@ async fn a_primary_without_the_listener_is_not_left() {
 
 #[tokio::test]
 async fn what_our_control_plane_does_not_have_is_known_after_one_round_trip() {
-    // TP3, with everybody's timers: others learn it after 15 s.
+    // TP3, D-36, with everybody's timers: others learn it after 15 s.
     let [two] = backends(["two"]).await;
-    let [primary, fallback] = [control_plane(Snapshot::default()).await, control_plane(service(&[&two])).await];
+    let other = Snapshot::builder().listener(resources::listener("other", resources::rds("other"))).build();
+    let [primary, fallback] = [control_plane(other).await, control_plane(service(&[&two])).await];
     let mut client = start("told", &[&primary, &fallback]);
     let status = in_time(call(&mut client)).await.unwrap_err();
     assert_eq!(
