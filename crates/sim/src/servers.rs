@@ -13,9 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use http::{HeaderMap, Method};
-use mainstay_lb::serve::{Admission, ChainRoutes, Decision, Refusal, Request, admit};
+use mainstay_lb::serve::{Admission, ChainRoutes, Decision, Request, admit};
 use mainstay_xds::bootstrap::{Bootstrap, Guards};
-use mainstay_xds::client::{ClientSettings, CloseCause, Event, ResourceStatus, Sign, StreamId};
+use mainstay_xds::client::{ClientSettings, CloseCause, Event, Sign, StreamId};
 use mainstay_xds::name::ResourceKey;
 use mainstay_xds::resource::{Listener, ParseContext, Resource, ResourceType, decode};
 use mainstay_xds::serve::{

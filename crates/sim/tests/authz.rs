@@ -4,6 +4,7 @@ use mainstay_sim::authz::{Tally, run};
 
 /// `AUTHZ_CASES=1000000 cargo test -p mainstay-sim --test authz` runs a million.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "how much is run is up to whoever runs it")]
 fn az1_decisions_are_those_of_the_naive_reference() {
     let cases = std::env::var("AUTHZ_CASES").map_or(20_000, |cases| cases.parse().unwrap());
     let mut tally = Tally::default();

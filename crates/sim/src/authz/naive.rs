@@ -167,7 +167,7 @@ fn any(answers: Vec<Answer>) -> Answer {
 
 fn path(pb: &PathMatcher, rpc: &Rpc) -> Answer {
     let Some(path_matcher::Rule::Path(pb)) = &pb.rule else { return Err("no path".into()) };
-    let end = rpc.path.find(|c| c == '?' || c == '#').unwrap_or(rpc.path.len());
+    let end = rpc.path.find(['?', '#']).unwrap_or(rpc.path.len());
     string(pb, &rpc.path.as_bytes()[..end])
 }
 

@@ -66,7 +66,7 @@ impl Meaning {
         match self {
             Self::Exact(wanted, false) => names.dns.iter().any(|name| covers(name, wanted)) || texts.contains(wanted),
             Self::Exact(wanted, true) => {
-                let is_same = |text: &String| text.to_ascii_lowercase() == wanted.to_ascii_lowercase();
+                let is_same = |text: &String| text.eq_ignore_ascii_case(wanted);
                 names.dns.iter().any(|name| covers(name, wanted)) || texts.iter().any(is_same)
             }
             Self::Other(fits) => texts.iter().chain(&names.dns).any(|text| !text.is_empty() && fits(text)),

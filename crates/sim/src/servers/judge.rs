@@ -1,6 +1,20 @@
 //! What must hold, from what the planes told and the client holds.
 
-use super::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mainstay_lb::serve::{ChainRoutes, Refusal};
+use mainstay_xds::Time;
+use mainstay_xds::client::ResourceStatus;
+use mainstay_xds::name::ResourceKey;
+use mainstay_xds::resource::ResourceType;
+use mainstay_xds::serve::{ListenerId, Output, Serving, ServingState};
+
+use super::{
+    Address, Connection, Defect, Drain, Invariant, Kind, ListenerSpec, Live, Mark, RoutesSpec, Violation, World,
+    route_name,
+};
 
 /// What must become of an RPC on a chain whose routes are these.
 pub(super) fn outcome(serving: &Serving, chain: usize, path: &str) -> Result<(), Refusal> {
@@ -306,11 +320,8 @@ impl World {
         let ids: Vec<_> = self.addresses.keys().copied().collect();
         for id in ids {
             self.core.remove(self.now, id);
-            loop {
-                match self.core.poll_output() {
-                    Output::Do(action) => self.act(action)?,
-                    Output::Wait(_) => break,
-                }
+            while let Output::Do(action) = self.core.poll_output() {
+                self.act(action)?;
             }
             self.addresses.remove(&id);
         }

@@ -39,7 +39,7 @@ impl Cidr {
         // Connections have addresses of their own family, so that a mapped range is one of that family, too.
         let (address, len) = match address.to_canonical() {
             IpAddr::V4(inner) if address.is_ipv6() && len >= MAPPED => (IpAddr::V4(inner), len - MAPPED),
-            _ => (address, len),
+            IpAddr::V4(_) | IpAddr::V6(_) => (address, len),
         };
         match address {
             IpAddr::V4(address) => {

@@ -37,11 +37,11 @@ async fn no_fault_of_a_handshake_leads_to_plaintext() {
         ("HTTP/2 in plaintext", Answer::Say(b"\0\0\0\x04\0\0\0\0\0")),
         ("half a record", Answer::Say(b"\x16\x03\x03\x40\0\x02")),
         ("silence", Answer::Say(b"")),
-        ("another authority", Answer::Tls(Authority::new().serve_as(Authority::new().issue("service")))),
-        ("another name", Answer::Tls(pki.ca.serve_as(pki.ca.issue("other")))),
-        ("no protocol", Answer::Tls(no_alpn)),
-        ("another protocol", Answer::Tls(http1)),
-        ("our certificate refused", Answer::Tls(pki.ca.server_config(Some(&Authority::new())))),
+        ("another authority", Answer::Tls(Arc::new(Authority::new().serve_as(Authority::new().issue("service"))))),
+        ("another name", Answer::Tls(Arc::new(pki.ca.serve_as(pki.ca.issue("other"))))),
+        ("no protocol", Answer::Tls(Arc::new(no_alpn))),
+        ("another protocol", Answer::Tls(Arc::new(http1))),
+        ("our certificate refused", Answer::Tls(Arc::new(pki.ca.server_config(Some(&Authority::new()))))),
     ] {
         let mut front = Front::start(answer, plain.addr()).await;
         let endpoints = resources::endpoints("service", [front.address]);
@@ -103,7 +103,7 @@ async fn no_fault_of_a_provider_leads_to_plaintext() {
 enum Answer {
     Close,
     Say(&'static [u8]),
-    Tls(rustls::ServerConfig),
+    Tls(Arc<rustls::ServerConfig>),
 }
 
 /// A server that tells TLS from plaintext by the first byte, as a TLS inspector does.
@@ -160,7 +160,7 @@ async fn serve(mut stream: TcpStream, answer: Arc<Answer>, plain: SocketAddr, pl
             }
         }
         Answer::Tls(config) => {
-            let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config.clone()));
+            let acceptor = tokio_rustls::TlsAcceptor::from(config.clone());
             if let Ok(mut stream) = acceptor.accept(stream).await {
                 // A client that goes on would send its preface.
                 let _ = stream.read_u8().await;

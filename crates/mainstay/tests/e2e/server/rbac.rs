@@ -115,11 +115,13 @@ async fn a_refused_caller_learns_nothing_of_the_rules() {
 #[tokio::test]
 async fn rules_see_what_is_on_the_wire() {
     let stage = Stage::empty().await;
-    let header = |name: &str, value: &str| Ok(Rule::Header(header_is(name, exact(value))));
-    let path = |path: &str| Ok(Rule::UrlPath(PathMatcher { rule: Some(path_matcher::Rule::Path(exact(path))) }));
+    let of_anybody = |rule| (rule, Identifier::Any(true));
+    let header = |name: &str, value: &str| of_anybody(Rule::Header(header_is(name, exact(value))));
+    let path =
+        |path: &str| of_anybody(Rule::UrlPath(PathMatcher { rule: Some(path_matcher::Rule::Path(exact(path))) }));
     let peer = |address: &str, len| {
         let range = CidrRange { address_prefix: address.into(), prefix_len: Some(UInt32Value { value: len }) };
-        Err(Identifier::RemoteIp(range))
+        (Rule::Any(true), Identifier::RemoteIp(range))
     };
     let (address, port) = (stage.address.to_string(), u32::from(stage.address.port()));
     let table = [
@@ -135,18 +137,15 @@ async fn rules_see_what_is_on_the_wire() {
         (header("raw-bin", "AAECAw"), true),
         (path(METHOD), true),
         (path("/grpc.testing.TestService/EmptyCall"), false),
-        (Ok(Rule::DestinationPort(port)), true),
-        (Ok(Rule::DestinationPort(1)), false),
+        (of_anybody(Rule::DestinationPort(port)), true),
+        (of_anybody(Rule::DestinationPort(1)), false),
         (peer("127.0.0.1", 32), true),
         (peer("10.0.0.0", 8), false),
     ];
     // Each in a policy of its own, which is for RPCs with its number.
     let policies = table.iter().enumerate().map(|(number, (rule, _))| {
         let this = permission(Rule::Header(header_is("number", exact(&number.to_string()))));
-        let (rule, identifier) = match rule.clone() {
-            Ok(rule) => (rule, Identifier::Any(true)),
-            Err(identifier) => (Rule::Any(true), identifier),
-        };
+        let (rule, identifier) = rule.clone();
         let both = Rule::AndRules(permission::Set { rules: vec![this, permission(rule)] });
         let principals = vec![principal(identifier)];
         (format!("{number}"), Policy { permissions: vec![permission(both)], principals, ..Default::default() })
@@ -372,7 +371,7 @@ fn official(action: Action, server: SocketAddr) -> Filter {
                 "host-match",
                 policy(
                     vec![
-                        destination(hosts(&[this.clone()]), &[port], "host-match1"),
+                        destination(hosts(std::slice::from_ref(&this)), &[port], "host-match1"),
                         destination(
                             hosts(&[format!("a-not-it.com:{port}"), this, "z-not-it.com:1".to_owned()]),
                             &[1, port, 65_535],

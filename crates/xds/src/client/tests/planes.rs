@@ -363,7 +363,7 @@ impl World {
                 for name in wanted.iter().filter(|name| is_full || names.contains(*name)) {
                     items.extend(of(name).map(|content| format!("{name}:={}", content.value)));
                 }
-                if items.is_empty() && !(is_full && !wanted.is_empty()) {
+                if items.is_empty() && (!is_full || wanted.is_empty()) {
                     return;
                 }
             }

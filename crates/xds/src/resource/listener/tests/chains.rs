@@ -37,10 +37,13 @@ fn range(text: &str) -> CidrRange {
     }
 }
 
+/// Chains, whether there is a default one, and connections: to which address, from where, and which chain they get.
+type Row<'a> = (&'a [&'a str], bool, &'a [(&'a str, &'a str, &'a str)]);
+
 #[test]
 fn a_connection_gets_the_chain_of_the_most_specific_criteria() {
     // SV-16, SV-17, S-15. Chains are a, b, c in order; `*` is the default one, `-` none at all.
-    let table: &[(&[&str], bool, &[(&str, &str, &str)])] = &[
+    let table: &[Row<'_>] = &[
         // Everything, and the default.
         (&[""], false, &[("10.0.0.1", "10.0.0.2:5", "a"), ("::1", "[::2]:5", "a")]),
         (&["to 10.0.0.0/8"], false, &[("10.0.0.1", "10.0.0.2:5", "a"), ("11.0.0.1", "10.0.0.2:5", "-")]),
