@@ -200,8 +200,9 @@ fn place(directory: &Path, issued: &Issued, way: &str, number: usize) -> io::Res
             Ok(())
         }
         BY_RENAME => files.into_iter().try_for_each(|(name, content)| {
-            fs::write(directory.join("draft"), content)?;
-            fs::rename(directory.join("draft"), directory.join(name))
+            let draft = directory.join(format!("draft-{number}"));
+            fs::write(&draft, content)?;
+            fs::rename(&draft, directory.join(name))
         }),
         // A link must not be written through: it leads to files of before.
         _ => files.into_iter().try_for_each(|(name, content)| {
