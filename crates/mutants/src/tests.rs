@@ -224,7 +224,10 @@ fn the_cores_have_mutants() {
         *rooms.entry(room).or_default() += 1;
         assert!(!crate::is_test(&mutant.file), "{}", mutant.file);
     }
-    assert!(rooms.len() == crate::MUTATED.len() && rooms.values().all(|count| *count > 100), "{rooms:?}");
+    // Listeners are a small room.
+    let least = |room: &str| if room.ends_with("listener") { 100 } else { 150 };
+    let is_full = rooms.iter().all(|(room, count)| *count > least(room));
+    assert!(rooms.len() == crate::MUTATED.len() && is_full, "{rooms:?}");
     let keys: std::collections::BTreeSet<String> = all.iter().map(Mutant::key).collect();
     assert_eq!(keys.len(), all.len(), "keys are names");
     assert!(copy::files(&root.join("crates/mutants")).expect("readable").len() > 5);
