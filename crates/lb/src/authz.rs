@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -15,6 +16,10 @@ use mainstay_xds::resource::filter::{
 };
 
 use crate::identity::SubjectAltNames;
+
+mod index;
+
+use index::{PolicyIndex, Subject};
 
 /// What is known of an RPC when it arrives.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +63,14 @@ pub struct CallerCertificate {
 /// The RBAC filters of a route, overrides applied, in the order of the chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Authorization {
-    filters: Box<[(Arc<str>, Authorizer)]>,
+    filters: Box<[(Arc<str>, Arc<Authorizer>)]>,
+}
+
+/// Makes rules ready for use, each only once, however many routes have them.
+#[derive(Debug, Default)]
+pub(crate) struct Authorizers {
+    /// By where the rules are, which `Authorizer`s keep there.
+    ready: BTreeMap<*const Rbac, Arc<Authorizer>>,
 }
 
 /// One set of rules, ready for use.
@@ -67,6 +79,7 @@ pub struct Authorizer {
     rbac: Arc<Rbac>,
     /// One for each of the headers that the rules name; absent if no request can have it.
     headers: Box<[Option<HeaderName>]>,
+    index: PolicyIndex,
 }
 
 /// What one filter decided.
@@ -123,8 +136,13 @@ impl<'a> Caller<'a> {
 impl Authorization {
     /// Applies overrides, the most specific first (AZ-10).
     pub fn new(chain: &[HttpFilter], overrides: &[&FilterOverrides]) -> Self {
+        Self::sharing(&mut Authorizers::default(), chain, overrides)
+    }
+
+    /// The same, with what is ready for use already.
+    pub(crate) fn sharing(ready: &mut Authorizers, chain: &[HttpFilter], overrides: &[&FilterOverrides]) -> Self {
         let filter = |filter: &HttpFilter| match filter.effective(overrides)? {
-            FilterConfig::Rbac(rbac) => Some((Arc::from(filter.name.as_str()), Authorizer::new(rbac?))),
+            FilterConfig::Rbac(rbac) => Some((Arc::from(filter.name.as_str()), ready.of(rbac?))),
             // Of these, none does anything on a server.
             FilterConfig::Router | FilterConfig::Fault(_) | FilterConfig::StatefulSession(_) => None,
         };
@@ -150,13 +168,21 @@ impl Authorization {
     }
 }
 
+// === impl Authorizers ===
+
+impl Authorizers {
+    fn of(&mut self, rbac: Arc<Rbac>) -> Arc<Authorizer> {
+        Arc::clone(self.ready.entry(Arc::as_ptr(&rbac)).or_insert_with(|| Arc::new(Authorizer::new(rbac))))
+    }
+}
+
 // === impl Authorizer ===
 
 impl Authorizer {
     /// Makes rules ready for use.
     pub fn new(rbac: Arc<Rbac>) -> Self {
         let headers = rbac.headers.iter().map(|name| HeaderName::from_bytes(name.as_bytes()).ok()).collect();
-        Self { rbac, headers }
+        Self { headers, index: PolicyIndex::new(&rbac.policies), rbac }
     }
 
     /// Decides about an RPC.
@@ -167,12 +193,25 @@ impl Authorizer {
             headers: &self.headers,
             values: std::array::from_fn(|_| OnceCell::new()),
         };
-        let policy = self.rbac.policies.iter().find(|policy| request.is_of(policy));
+        let policy = self.first_policy(&request);
         let allowed = match self.rbac.action {
             RbacAction::Allow => policy.is_some(),
             RbacAction::Deny => policy.is_none(),
         };
         Verdict { allowed, policy: policy.map(|policy| policy.name.as_str()) }
+    }
+
+    /// The first policy that the RPC is for.
+    fn first_policy(&self, request: &Request<'_>) -> Option<&Policy> {
+        let policies = &self.rbac.policies;
+        let mut first = policies.len();
+        self.index.candidates(|subject, tell| request.values(subject, tell), &mut |candidates| {
+            let before = candidates.iter().map(|at| *at as usize).take_while(|at| *at < first);
+            if let Some(found) = before.into_iter().find(|at| request.is_of(&policies[*at])) {
+                first = found;
+            }
+        });
+        policies.get(first)
     }
 }
 
@@ -213,9 +252,30 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Tells each text that rules about this subject look at.
+    fn values(&self, subject: Subject, tell: &mut dyn FnMut(&[u8])) {
+        match subject {
+            Subject::Path => tell(self.path.as_bytes()),
+            Subject::Header(source) => self.with_header(source, |value| value.into_iter().for_each(tell)),
+            Subject::Name => {
+                self.facts.caller.names(&mut |name| {
+                    tell(name.as_bytes());
+                    false
+                });
+            }
+        }
+    }
+
     fn header_matches(&self, rule: &HeaderRule) -> bool {
+        self.with_header(rule.source, |value| {
+            rule.matcher.matches_bytes(value.or(rule.missing_is_empty.then_some(b"")))
+        })
+    }
+
+    /// Looks at the value of a header; `None` if it is not there.
+    fn with_header<T>(&self, source: HeaderSource, look: impl FnOnce(Option<&[u8]>) -> T) -> T {
         let named;
-        let value = match rule.source {
+        look(match source {
             HeaderSource::Method => Some(self.facts.method.as_bytes()),
             HeaderSource::Authority => Some(self.facts.authority.as_bytes()),
             HeaderSource::Path => Some(self.facts.path.as_bytes()),
@@ -227,8 +287,7 @@ impl<'a> Request<'a> {
                     named.as_deref()
                 }
             },
-        };
-        rule.matcher.matches_bytes(value.or(rule.missing_is_empty.then_some(b"")))
+        })
     }
 
     /// The value of the header that rules know by this place; several are joined with commas (S-47).

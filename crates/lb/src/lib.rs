@@ -45,6 +45,7 @@ mod sync;
 mod testbed;
 #[cfg(test)]
 mod tests;
+mod text_index;
 mod throttle;
 mod timers;
 mod tree;

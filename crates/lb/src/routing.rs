@@ -4,7 +4,6 @@
 //! how much is looked at. Exact paths and prefixes are sorted once, so that a match looks only at
 //! routes whose path fits, however many there are.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use mainstay_xds::resource::route::{ClusterTarget, ForwardAction, Route, RouteAc
 use crate::filters::Filters;
 use crate::request_hash::HashSteps;
 use crate::rpc::{Rpc, visible_name, visible_value};
+use crate::text_index::TextIndex;
 
 /// The routes of a virtual host, ready for use.
 #[derive(Clone, Debug)]
@@ -29,10 +29,10 @@ pub(crate) struct RouteTable {
     clusters: Box<[Arc<str>]>,
     /// One per route of the virtual host.
     compiled: Box<[Compiled]>,
-    exact: PathIndex,
-    exact_any_case: PathIndex,
-    prefix: PathIndex,
-    prefix_any_case: PathIndex,
+    exact: TextIndex,
+    exact_any_case: TextIndex,
+    prefix: TextIndex,
+    prefix_any_case: TextIndex,
     /// Routes with a pattern, in order.
     patterns: Box<[u32]>,
 }
@@ -71,39 +71,13 @@ enum Target {
     Weighted(Box<[(u64, u32)]>),
 }
 
-/// Paths or prefixes in order. Those that are prefixes of one another are linked.
-///
-/// Paths of one system start alike, so the part that all have in common is compared once, and the
-/// eight bytes after it as a number; the rest only where those are equal.
-#[derive(Clone, Debug, Default)]
-struct PathIndex {
-    any_case: bool,
-    /// Keys of at most one byte: with these among the others there is nothing in common.
-    short: Box<[PathKey]>,
-    /// How many bytes all of `keys` have in common.
-    common: usize,
-    /// The eight bytes after those, of each of `keys`.
-    words: Box<[u64]>,
-    keys: Box<[PathKey]>,
-}
-
-#[derive(Clone, Debug)]
-struct PathKey {
-    /// Lower case if the index is for any case.
-    text: Box<str>,
-    /// The longest other key that this one starts with.
-    parent: Option<u32>,
-    /// Routes with this path, in order.
-    routes: Box<[u32]>,
-}
-
 impl RouteTable {
     pub(crate) fn new(virtual_host: Arc<VirtualHost>, chain: &[HttpFilter]) -> Self {
         let routes = &virtual_host.routes;
         let clusters: BTreeSet<Arc<str>> = virtual_host.clusters().map(Arc::from).collect();
         let clusters: Box<[Arc<str>]> = clusters.into_iter().collect();
         let compiled = routes.iter().map(|route| Compiled::new(route, &virtual_host, &clusters, chain)).collect();
-        let index = |exact: bool, any_case: bool| PathIndex::new(routes, exact, any_case);
+        let index = |exact: bool, any_case: bool| paths(routes, exact, any_case);
         let is_pattern = |(at, route): (u32, &Route)| matches!(route.path, PathMatcher::Regex(_)).then_some(at);
         Self {
             chain: chain.into(),
@@ -166,11 +140,11 @@ impl RouteTable {
 
     /// The first route from `from` on whose path and headers match.
     fn first_match(&self, rpc: Rpc<'_>, from: u32) -> Option<u32> {
-        let mut best = None;
-        self.exact.equal(rpc.path).into_iter().for_each(|key| self.improve(&mut best, rpc, from, &key.routes));
-        self.exact_any_case.equal(rpc.path).into_iter().for_each(|key| self.improve(&mut best, rpc, from, &key.routes));
-        self.prefix.prefixes(rpc.path).for_each(|key| self.improve(&mut best, rpc, from, &key.routes));
-        self.prefix_any_case.prefixes(rpc.path).for_each(|key| self.improve(&mut best, rpc, from, &key.routes));
+        let (mut best, path) = (None, rpc.path.as_bytes());
+        self.exact.equal(path).into_iter().for_each(|routes| self.improve(&mut best, rpc, from, routes));
+        self.exact_any_case.equal(path).into_iter().for_each(|routes| self.improve(&mut best, rpc, from, routes));
+        self.prefix.prefixes(path).for_each(|routes| self.improve(&mut best, rpc, from, routes));
+        self.prefix_any_case.prefixes(path).for_each(|routes| self.improve(&mut best, rpc, from, routes));
         self.improve(&mut best, rpc, from, &self.patterns);
         best
     }
@@ -275,111 +249,27 @@ impl Target {
     }
 }
 
-impl PathIndex {
-    fn new(routes: &[Route], exact: bool, any_case: bool) -> Self {
-        let mut by_text: BTreeMap<Box<str>, Vec<u32>> = BTreeMap::new();
-        for (at, route) in (0..).zip(routes) {
-            let (value, case_sensitive) = match &route.path {
-                PathMatcher::Exact { value, case_sensitive } if exact => (value, case_sensitive),
-                PathMatcher::Prefix { value, case_sensitive } if !exact => (value, case_sensitive),
-                PathMatcher::Exact { .. } | PathMatcher::Prefix { .. } | PathMatcher::Regex(_) => continue,
-            };
-            if *case_sensitive == any_case {
-                continue;
-            }
-            let text = if any_case { value.to_ascii_lowercase() } else { value.clone() };
-            let same_path = by_text.entry(text.into()).or_default();
-            // Behind a route that takes everything there is nothing to find.
-            let taken = same_path.last().and_then(|last: &u32| routes.get(*last as usize));
-            if !taken.is_some_and(|last| last.headers.is_empty() && last.fraction.is_none()) {
-                same_path.push(at);
-            }
-        }
-        let (mut short, mut keys): (Vec<PathKey>, Vec<PathKey>) = (Vec::new(), Vec::with_capacity(by_text.len()));
-        for (text, routes) in by_text {
-            let routes = routes.into();
-            if text.len() <= 1 {
-                short.push(PathKey { text, parent: None, routes });
-                continue;
-            }
-            // In this order, what `text` starts with is the key before it or one of that key's parents.
-            let mut parent = keys.len().checked_sub(1).map(|last| last as u32);
-            while let Some(at) = parent
-                && !text.starts_with(&*keys[at as usize].text)
-            {
-                parent = keys[at as usize].parent;
-            }
-            keys.push(PathKey { text, parent, routes });
-        }
-        let common = match (keys.first(), keys.last()) {
-            (Some(first), Some(last)) => first.text.bytes().zip(last.text.bytes()).take_while(|(a, b)| a == b).count(),
-            _ => 0,
+/// The routes whose whole path, or its start, is a text: where they are, by that text.
+fn paths(routes: &[Route], exact: bool, any_case: bool) -> TextIndex {
+    let mut by_text: BTreeMap<Box<[u8]>, Vec<u32>> = BTreeMap::new();
+    for (at, route) in (0..).zip(routes) {
+        let (value, case_sensitive) = match &route.path {
+            PathMatcher::Exact { value, case_sensitive } if exact => (value, case_sensitive),
+            PathMatcher::Prefix { value, case_sensitive } if !exact => (value, case_sensitive),
+            PathMatcher::Exact { .. } | PathMatcher::Prefix { .. } | PathMatcher::Regex(_) => continue,
         };
-        let words = keys.iter().map(|key| word(&key.text.as_bytes()[common..], false)).collect();
-        Self { any_case, short: short.into(), common, words, keys: keys.into() }
-    }
-
-    /// The key that is the whole path.
-    fn equal(&self, path: &str) -> Option<&PathKey> {
-        let last = self.last_not_after(path).and_then(|at| self.keys.get(at));
-        let mut candidates = last.into_iter().chain(&*self.short);
-        candidates.find(|key| key.text.len() == path.len() && self.starts_with(path, &key.text))
-    }
-
-    /// The keys that `path` starts with.
-    ///
-    /// Each of them is the last key that is not after `path`, or one of its parents: whatever stands
-    /// between a prefix and the path in order starts with that prefix, too.
-    fn prefixes(&self, path: &str) -> impl Iterator<Item = &PathKey> {
-        let mut at = self.last_not_after(path);
-        let chain = std::iter::from_fn(move || {
-            let key = self.keys.get(at?)?;
-            at = key.parent.map(|parent| parent as usize);
-            Some(key)
-        });
-        chain.chain(&*self.short).filter(move |key| self.starts_with(path, &key.text))
-    }
-
-    /// The index of the last key that is not after `path`; `None` also if no key can match it.
-    fn last_not_after(&self, path: &str) -> Option<usize> {
-        let first = self.keys.first()?;
-        let (start, rest) = path.as_bytes().split_at_checked(self.common)?;
-        if !same(start, &first.text.as_bytes()[..self.common], self.any_case) {
-            return None;
+        if *case_sensitive == any_case {
+            continue;
         }
-        let word = word(rest, self.any_case);
-        let from = self.words.partition_point(|key| *key < word);
-        if self.words.get(from) != Some(&word) {
-            return from.checked_sub(1); // Mostly: the number decides.
+        let text = if any_case { value.to_ascii_lowercase() } else { value.clone() };
+        let same_path = by_text.entry(text.into_bytes().into()).or_default();
+        // Behind a route that takes everything there is nothing to find.
+        let taken = same_path.last().and_then(|last: &u32| routes.get(*last as usize));
+        if !taken.is_some_and(|last| last.headers.is_empty() && last.fraction.is_none()) {
+            same_path.push(at);
         }
-        let to = from + self.words[from..].partition_point(|key| *key == word);
-        let is_after = |key: &PathKey| self.compare(&key.text, path) == Ordering::Greater;
-        let after = from + self.keys[from..to].partition_point(|key| !is_after(key));
-        after.checked_sub(1)
     }
-
-    fn compare(&self, key: &str, path: &str) -> Ordering {
-        if self.any_case { key.bytes().cmp(path.bytes().map(|byte| byte.to_ascii_lowercase())) } else { key.cmp(path) }
-    }
-
-    fn starts_with(&self, path: &str, key: &str) -> bool {
-        path.as_bytes().get(..key.len()).is_some_and(|start| same(start, key.as_bytes(), self.any_case))
-    }
-}
-
-fn same(a: &[u8], b: &[u8], any_case: bool) -> bool {
-    if any_case { a.eq_ignore_ascii_case(b) } else { a == b }
-}
-
-/// The first eight bytes as a number that orders like the text; what is missing counts as zero.
-fn word(text: &[u8], any_case: bool) -> u64 {
-    let mut bytes = [0; 8];
-    let len = text.len().min(8);
-    bytes[..len].copy_from_slice(&text[..len]);
-    if any_case {
-        bytes.make_ascii_lowercase();
-    }
-    u64::from_be_bytes(bytes)
+    TextIndex::new(any_case, by_text)
 }
 
 const MILLION: u64 = 1_000_000;

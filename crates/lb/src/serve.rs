@@ -15,7 +15,7 @@ use mainstay_xds::resource::tls::DownstreamTls;
 use mainstay_xds::serve::Serving;
 use mainstay_xds::{Choose, Code};
 
-use crate::authz::Authorization;
+use crate::authz::{Authorization, Authorizers};
 use crate::routing::RouteTable;
 use crate::rpc::Rpc;
 
@@ -119,12 +119,11 @@ impl ChainRoutes {
     /// The routes of a chain; none if they cannot be had.
     pub fn new(http: &HttpConnectionManager, routes: Option<&RouteConfig>) -> Self {
         let Some(routes) = routes else { return Self { content: Content::Missing } };
-        let host = |host: &Arc<VirtualHost>| Host::new(host, &http.filters);
-        let content = Content::Hosts {
-            domains: Domains::new(routes),
-            hosts: routes.virtual_hosts.iter().map(host).collect(),
-            filters: Authorization::new(&http.filters, &[]),
-        };
+        let mut ready = Authorizers::default();
+        let filters = Authorization::sharing(&mut ready, &http.filters, &[]);
+        let host = |host: &Arc<VirtualHost>| Host::new(host, &http.filters, &mut ready);
+        let hosts = routes.virtual_hosts.iter().map(host).collect();
+        let content = Content::Hosts { domains: Domains::new(routes), hosts, filters };
         Self { content }
     }
 
@@ -154,15 +153,13 @@ impl ChainRoutes {
 }
 
 impl Host {
-    fn new(host: &Arc<VirtualHost>, chain: &[HttpFilter]) -> Self {
+    fn new(host: &Arc<VirtualHost>, chain: &[HttpFilter], ready: &mut Authorizers) -> Self {
+        let filters = Authorization::sharing(ready, chain, &[&host.overrides]);
         let overridden = host.routes.iter().map(|route| {
-            (!route.overrides.is_empty()).then(|| Authorization::new(chain, &[&route.overrides, &host.overrides]))
+            let overrides = [&route.overrides, &host.overrides];
+            (!route.overrides.is_empty()).then(|| Authorization::sharing(ready, chain, &overrides))
         });
-        Self {
-            filters: Authorization::new(chain, &[&host.overrides]),
-            overridden: overridden.collect(),
-            routes: RouteTable::new(Arc::clone(host), chain),
-        }
+        Self { overridden: overridden.collect(), filters, routes: RouteTable::new(Arc::clone(host), chain) }
     }
 }
 

@@ -487,7 +487,7 @@ fn resolved(text: &str) -> ResolvedEndpoints {
         .split('|')
         .map(|localities| Priority { localities: localities.split_whitespace().map(locality).collect() });
     let endpoints = Endpoints { priorities: priorities.collect(), drops: Vec::new() };
-    ResolvedEndpoints { endpoints: Arc::new(endpoints), collections: BTreeMap::new() }
+    ResolvedEndpoints { endpoints: Arc::new(endpoints), collections: BTreeMap::new(), globs: BTreeMap::new() }
 }
 
 fn locality(text: &str) -> LocalityEndpoints {
