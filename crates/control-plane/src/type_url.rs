@@ -30,6 +30,8 @@ impl TypeUrl {
     /// LEDS list collections (A95): `envoy.config.endpoint.v3.LbEndpointCollection`.
     pub const ENDPOINT_COLLECTION: Self =
         Self(Cow::Borrowed("type.googleapis.com/envoy.config.endpoint.v3.LbEndpointCollection"));
+    /// Members of LEDS glob collections: `envoy.config.endpoint.v3.LbEndpoint`.
+    pub const ENDPOINT: Self = Self(Cow::Borrowed("type.googleapis.com/envoy.config.endpoint.v3.LbEndpoint"));
     /// The wrapper that gives a resource a name and a version: `envoy.service.discovery.v3.Resource` (P-64).
     pub const RESOURCE: Self = Self(Cow::Borrowed("type.googleapis.com/envoy.service.discovery.v3.Resource"));
 
@@ -50,7 +52,7 @@ impl TypeUrl {
             t if *t == Self::ROUTE => "RDS",
             t if *t == Self::CLUSTER => "CDS",
             t if *t == Self::ENDPOINTS => "EDS",
-            t if *t == Self::ENDPOINT_COLLECTION => "LEDS",
+            t if *t == Self::ENDPOINT_COLLECTION || *t == Self::ENDPOINT => "LEDS",
             _ => self.message_name(),
         }
     }
@@ -63,7 +65,7 @@ impl TypeUrl {
 
     /// Whether the message has no field for its own name, so that it can only be sent inside a wrapper.
     pub(crate) fn is_nameless(&self) -> bool {
-        *self == Self::ENDPOINT_COLLECTION || self.message_name() == AGGREGATE_CLUSTER_CONFIG
+        *self == Self::ENDPOINT_COLLECTION || *self == Self::ENDPOINT || self.message_name() == AGGREGATE_CLUSTER_CONFIG
     }
 
     /// The place of this type when several are sent: whoever is referred to goes before who refers to it (P-91).
@@ -71,7 +73,7 @@ impl TypeUrl {
         match self {
             t if *t == Self::CLUSTER => 0,
             t if *t == Self::ENDPOINTS => 1,
-            t if *t == Self::ENDPOINT_COLLECTION => 2,
+            t if *t == Self::ENDPOINT_COLLECTION || *t == Self::ENDPOINT => 2,
             t if *t == Self::LISTENER => 3,
             t if *t == Self::ROUTE => 4,
             _ => 5,
@@ -81,7 +83,9 @@ impl TypeUrl {
 
 impl From<&str> for TypeUrl {
     fn from(url: &str) -> Self {
-        for known in [Self::LISTENER, Self::ROUTE, Self::CLUSTER, Self::ENDPOINTS, Self::ENDPOINT_COLLECTION] {
+        let known =
+            [Self::LISTENER, Self::ROUTE, Self::CLUSTER, Self::ENDPOINTS, Self::ENDPOINT_COLLECTION, Self::ENDPOINT];
+        for known in known {
             if known.message_name() == after_last_slash(url) {
                 return known;
             }

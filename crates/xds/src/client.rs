@@ -22,7 +22,7 @@ use bytes::Bytes;
 
 use crate::bootstrap::{Bootstrap, ServerConfig};
 use crate::invalid::Invalid;
-use crate::name::{AuthorityKey, ResourceKey};
+use crate::name::{AuthorityKey, ResourceKey, is_glob};
 use crate::resource::{Resource, ResourceType};
 use crate::{Backoff, Time};
 
@@ -230,6 +230,8 @@ pub enum ErrorKind {
         /// What is wrong with it.
         invalid: Invalid,
     },
+    /// It is a glob collection, and the stream to the server is not one that can carry it (GC-2).
+    NeedsDelta,
     /// The server answered with an error (TP3).
     FromServer {
         /// gRPC status code.
@@ -264,9 +266,13 @@ pub struct ClientSettings {
     pub backoff_base: Duration,
     /// Longest pause between attempts, before jitter.
     pub backoff_max: Duration,
-    /// Tell delta servers the versions that we have without a look at who they say they are. For control planes whose
-    /// versions mean the same in every process; with others a client may stay on old content for ever (DX-16).
+    /// Tell servers on new streams the versions that we have, without a look at who they say they are. For control planes
+    /// whose versions mean the same in every process; with others a client may stay on old content for ever (DX-16, DX-30).
     pub trust_versions: bool,
+    /// The first members of a glob collection are put in use when no more of them have come for this long (GC-5).
+    pub collection_quiet: Duration,
+    /// But after this long at the latest.
+    pub collection_limit: Duration,
     /// Least time between two load reports, whatever a server asks for (C-73).
     pub min_load_report_interval: Duration,
 }
@@ -285,6 +291,8 @@ impl Default for ClientSettings {
             backoff_base: Duration::from_secs(1),
             backoff_max: Duration::from_secs(30),
             trust_versions: false,
+            collection_quiet: Duration::from_millis(100),
+            collection_limit: Duration::from_secs(1),
             min_load_report_interval: Duration::from_secs(1),
         }
     }
@@ -409,6 +417,9 @@ impl XdsClient {
     fn resolve(&mut self, resource_type: ResourceType, name: &str) -> Result<(ResourceKey, AuthorityId), ErrorKind> {
         let (key, authority) = ResourceKey::parse(resource_type, name, self.bootstrap.guards.federation)
             .map_err(|error| ErrorKind::InvalidName(error.to_string()))?;
+        if resource_type == ResourceType::EndpointGlob && !is_glob(&key.name) {
+            return Err(ErrorKind::InvalidName(format!("{name:?} is no glob collection: expected /* at its end")));
+        }
         if let Some(index) = self.authorities.iter().position(|known| known.key == authority) {
             return Ok((key, AuthorityId(index)));
         }

@@ -199,7 +199,10 @@ impl DependencyManager {
             // One that only an earlier Listener names is kept up to date, in case that Listener comes back.
             ResourceType::RouteConfig => self.routes.hear(&resource.name, update).is_some(),
             ResourceType::Listener => return, // Another one: not watched any more.
-            ResourceType::Cluster | ResourceType::Endpoints | ResourceType::EndpointCollection => {
+            ResourceType::Cluster
+            | ResourceType::Endpoints
+            | ResourceType::EndpointCollection
+            | ResourceType::EndpointGlob => {
                 self.stale.any |= self.graph.hear(resource, update);
                 return;
             }

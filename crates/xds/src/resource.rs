@@ -28,7 +28,7 @@ mod extension;
 mod fields;
 
 pub use cluster::Cluster;
-pub use endpoint::{EndpointCollection, Endpoints};
+pub use endpoint::{EndpointCollection, EndpointGlob, Endpoints};
 pub use listener::Listener;
 pub use route::RouteConfig;
 

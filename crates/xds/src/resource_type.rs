@@ -19,6 +19,8 @@ macro_rules! resource_types {
             Endpoints: "envoy.config.endpoint.v3" "ClusterLoadAssignment" some;
             /// LEDS list collections (A95).
             EndpointCollection: "envoy.config.endpoint.v3" "LbEndpointCollection" some;
+            /// LEDS glob collections, only over delta (GC-2): subscribed by a name that ends in `/*`, sent member by member.
+            EndpointGlob: "envoy.config.endpoint.v3" "LbEndpoint" some;
         }
     };
 }

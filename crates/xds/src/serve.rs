@@ -111,6 +111,8 @@ pub struct ServeSettings {
     pub switch_timeout: Duration,
     /// Pause after a socket could not be made to listen (SV-7).
     pub listen_retry: Duration,
+    /// Whether a Listener that asks for TLS is not served, as the credentials of the server would not follow it (TL-2).
+    pub refuse_tls: bool,
 }
 
 impl Default for ServeSettings {
@@ -120,6 +122,7 @@ impl Default for ServeSettings {
             drain_spread: Duration::from_secs(1),
             switch_timeout: Duration::from_secs(15),
             listen_retry: Duration::from_secs(1),
+            refuse_tls: false,
         }
     }
 }

@@ -314,6 +314,8 @@ fn state(kind: &ErrorKind) -> ResourceState {
         ErrorKind::DoesNotExist { .. } | ErrorKind::Deleted => ResourceState::DoesNotExist,
         ErrorKind::FromServer { .. } => ResourceState::ReceivedError,
         ErrorKind::TimedOut { .. } => ResourceState::TimedOut,
+        // The server was never asked.
+        ErrorKind::NeedsDelta => ResourceState::Requested,
         // Not kept in entries: they are facts about names and servers.
         ErrorKind::InvalidName(_) | ErrorKind::UnknownAuthority(_) | ErrorKind::Unreachable(_) => {
             ResourceState::Requested

@@ -70,6 +70,7 @@ impl XdsClient {
                     self.on_missing(now, late, server, &key);
                     self.pace_insistence(now, choose, server);
                 }
+                TimerKind::Filled(server, key) => self.on_filled(now, server, &key),
                 TimerKind::Insist(server) => {
                     if let Some(stream) = self.servers[server.0].link.stream_mut() {
                         stream.insistence.due = None;
@@ -104,8 +105,9 @@ impl XdsClient {
         let opened = &mut self.servers[server.0];
         match opened.take_link() {
             Link::Opening(opening) => {
+                let report = Report::Connected(opened.config.clone(), opening.protocol);
                 opened.link = Link::Unanswered(opening.opened(now, delay, server, &mut self.timers));
-                self.outputs.push_back(Action::Report(Report::Connected(opened.config.clone())));
+                self.outputs.push_back(Action::Report(report));
             }
             // Said twice.
             link @ (Link::Idle | Link::Unanswered(_) | Link::Answered(_) | Link::Paused(_)) => opened.link = link,
@@ -261,14 +263,20 @@ impl XdsClient {
     /// same, and if we were there to hear it.
     fn on_missing(&mut self, now: Time, late: bool, server: ServerId, key: &ResourceKey) {
         let (wait, transient) = self.resource_timeout(server);
+        let fails_first = self.patience(server).is_some_and(|limit| limit <= wait);
         let Self { servers, timers, .. } = self;
         let from = &mut servers[server.0];
+        let silent_at = from.link.silent_at().filter(|at| fails_first && now < *at);
         let Some(stream) = from.link.stream_mut() else { return };
         let Some(&Word::Waiting(waiting)) = stream.word(key) else { return };
         if late && !waiting.prolonged {
             let waiting = Waiting { since: now, until: now + wait, prolonged: true };
             stream.set(key, Word::Waiting(waiting), timers);
             return stream.life.ask(now, life::probe_delay(wait), server, timers);
+        }
+        // C-36: a stream without any response fails before its silence says anything, also if that was put off.
+        if let Some(until) = silent_at {
+            return stream.set(key, Word::Waiting(Waiting { until, ..waiting }), timers);
         }
         if let Some(until) = stream.life.decided_by()
             && !stream.life.is_proven_since(waiting.since)
@@ -314,6 +322,7 @@ impl XdsClient {
             let action = Action::ActiveServer(authority.key.clone(), self.servers[active.0].config.clone());
             self.outputs.push_back(action);
             self.mark_all_streams();
+            self.follow(id, active); // What another server found wrong before the last watch ended does not count (D-17).
         }
     }
 
@@ -378,8 +387,11 @@ impl XdsClient {
             }
         } else if server.link == Link::Idle {
             self.open(id);
-        } else if let Some((stream, request)) = self.next_request(id) {
-            self.outputs.push_back(Action::Send(stream, request));
+        } else {
+            self.refuse_globs(id);
+            if let Some((stream, request)) = self.next_request(id) {
+                self.outputs.push_back(Action::Send(stream, request));
+            }
         }
     }
 
@@ -405,7 +417,7 @@ impl XdsClient {
         let Self { bootstrap, settings, cache, authorities, servers, timers, .. } = self;
         let identity = servers[id.0].identity.clone();
         let wanted = |resource_type, with_claims: bool| {
-            let mut wanted = Wanted { names: Vec::new(), current: true, claims: Vec::new() };
+            let mut wanted = Wanted { names: Vec::new(), current: settings.trust_versions, claims: Vec::new() };
             for (name, entry) in cache.of_type(resource_type) {
                 let authority = &authorities[entry.authority.0];
                 if !entry.watchers.is_empty() && authority.in_use().contains(&id) {
@@ -413,7 +425,9 @@ impl XdsClient {
                     let is_ours = entry.cached.held().is_some_and(|held| held.server == id);
                     wanted.current &= is_ours && authority.active() == Some(id);
                     if with_claims {
-                        let version = entry.cached.held().and_then(|held| held.claim(id, &identity, settings));
+                        // Of members that are gone nobody might tell us: a glob is gathered anew.
+                        let held = entry.cached.held().filter(|_| resource_type != ResourceType::EndpointGlob);
+                        let version = held.and_then(|held| held.claim(id, &identity, settings));
                         wanted.claims.push(Claim { name: name.clone(), authority: entry.authority, version });
                     }
                 }

@@ -27,6 +27,12 @@ impl fmt::Display for ResourceError {
                 write!(f, "{resource} was not sent by {server} {node} within {}", Span(*after))
             }
             ErrorKind::Deleted => write!(f, "{resource} was deleted on {server} {node}"),
+            ErrorKind::NeedsDelta => {
+                write!(
+                    f,
+                    "{resource} is a glob collection, which needs delta: the stream to {server} {node} does not speak it"
+                )
+            }
             ErrorKind::Rejected { version, invalid } => {
                 write!(f, "{resource} version {version:?} from {server} {node} was rejected: {invalid}")
             }

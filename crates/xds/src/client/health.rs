@@ -157,7 +157,7 @@ impl XdsClient {
     /// The cache follows the server that is in charge now: errors of others do not count any more, and what this one
     /// said before it was in charge takes effect. Those above it must send everything again, so that they show by
     /// their answer that they are back.
-    fn follow(&mut self, id: AuthorityId, active: ServerId) {
+    pub(super) fn follow(&mut self, id: AuthorityId, active: ServerId) {
         let keys: Vec<_> = self.cache.of_authority(id).collect();
         for key in keys {
             for above in self.authorities[id.0].above_active() {

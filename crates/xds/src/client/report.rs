@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::dialect::Protocol;
 use crate::bootstrap::ServerConfig;
 use crate::name::{AuthorityKey, ResourceKey};
 use crate::resource::ResourceType;
@@ -15,7 +16,7 @@ pub enum Report {
     /// An attempt at a server begins.
     Connecting(Arc<ServerConfig>),
     /// The connection is there and the stream is open.
-    Connected(Arc<ServerConfig>),
+    Connected(Arc<ServerConfig>, Protocol),
     /// The first response on a stream came.
     Answered(Arc<ServerConfig>),
     /// A server that could not be reached is back: it shows that it is alive, and has nothing new to say.
@@ -74,7 +75,7 @@ pub enum Line<'a> {
     /// See [`Report::Connecting`].
     Connecting(&'a str),
     /// See [`Report::Connected`].
-    Connected(&'a str),
+    Connected(&'a str, Protocol),
     /// See [`Report::Answered`].
     Answered(&'a str),
     /// See [`Report::Alive`].
@@ -117,7 +118,7 @@ impl Report {
             | Self::SecurityIgnored(_) => Level::Warn,
             Self::DeltaRefused(..) | Self::FellBack(..) | Self::Recovered(..) | Self::DeletionOver(..) => Level::Info,
             Self::Connecting(_)
-            | Self::Connected(_)
+            | Self::Connected(..)
             | Self::Answered(_)
             | Self::Alive(_)
             | Self::StreamEnded(..)
@@ -128,7 +129,7 @@ impl Report {
     fn line(&self) -> Line<'_> {
         match self {
             Self::Connecting(server) => Line::Connecting(&server.server_uri),
-            Self::Connected(server) => Line::Connected(&server.server_uri),
+            Self::Connected(server, protocol) => Line::Connected(&server.server_uri, *protocol),
             Self::Answered(server) => Line::Answered(&server.server_uri),
             Self::Alive(server) => Line::Alive(&server.server_uri),
             Self::Unreachable(server, cause, pause) => Line::Unreachable(&server.server_uri, cause, *pause),
@@ -163,7 +164,8 @@ impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connecting(server) => write!(f, "connecting to {server}"),
-            Self::Connected(server) => write!(f, "connected to {server}, stream open"),
+            Self::Connected(server, Protocol::Sotw) => write!(f, "connected to {server}, stream open"),
+            Self::Connected(server, Protocol::Delta) => write!(f, "connected to {server}, delta stream open"),
             Self::Answered(server) => write!(f, "first response of {server}"),
             Self::Alive(server) => write!(f, "{server} is reachable again, nothing new"),
             Self::Unreachable(server, cause, pause) => {

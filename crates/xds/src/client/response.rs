@@ -20,6 +20,8 @@ use crate::invalid::Invalid;
 use crate::name::ResourceKey;
 use crate::resource::{ParseContext, ResourceType, decode};
 
+mod globs;
+
 /// What a response says, before it changes anything.
 #[derive(Default)]
 struct Reading {
@@ -70,7 +72,11 @@ impl XdsClient {
                 return self.server_is_alive(server);
             }
         };
-        let asked = |t: &ResourceType| self.servers[server.0].link.stream().is_some_and(|s| s.asked(*t));
+        // Members of globs come over delta only (GC-2).
+        let can_come = |t: &ResourceType| *t != ResourceType::EndpointGlob || protocol == Protocol::Delta;
+        let asked = |t: &ResourceType| {
+            can_come(t) && self.servers[server.0].link.stream().is_some_and(|stream| stream.asked(*t))
+        };
         match ResourceType::from_type_url(response.type_url()).filter(asked) {
             Some(resource_type) => self.on_response(now, server, resource_type, response, intern),
             None => {
@@ -94,6 +100,9 @@ impl XdsClient {
             && !self.check_identity(now, server, delta)
         {
             return;
+        }
+        if let (Response::Delta(delta), ResourceType::EndpointGlob) = (&response, resource_type) {
+            return self.on_members(now, server, delta);
         }
         let reading = self.read(server, resource_type, &response, intern);
         self.server_answered(server);

@@ -30,7 +30,8 @@ pub(super) struct Server {
     pub dialect: Dialect,
     /// Of the delta streams.
     pub identity: Identity,
-    /// The last version of each type that was taken from this server. Survives streams (P-32).
+    /// The last version of each type that was taken from this server. Survives streams (P-32), on which it is told if
+    /// versions are trusted (DX-30).
     versions: BTreeMap<ResourceType, Arc<str>>,
 }
 
@@ -233,6 +234,14 @@ impl Link {
         match self {
             Self::Unanswered(Unanswered { stream, .. }) | Self::Answered(Answered { stream, .. }) => Some(stream),
             Self::Idle | Self::Opening(_) | Self::Paused(_) => None,
+        }
+    }
+
+    /// When the silence of the stream becomes a failure, if ever.
+    pub(super) fn silent_at(&self) -> Option<Time> {
+        match self {
+            Self::Unanswered(unanswered) => unanswered.silent_at,
+            Self::Idle | Self::Opening(_) | Self::Answered(_) | Self::Paused(_) => None,
         }
     }
 

@@ -18,9 +18,9 @@ use super::life::Life;
 use super::subscription::{Answer, Listed, Subscription, Waiting, Word};
 use super::timers::{TimerKind, Timers};
 use super::wire::{Claim, Request};
-use super::{ServerId, StreamId};
+use super::{ErrorKind, ServerId, StreamId};
 use crate::name::ResourceKey;
-use crate::resource::ResourceType;
+use crate::resource::{EndpointGlob, ResourceType};
 use crate::{Choose, Time};
 
 mod delta;
@@ -49,6 +49,8 @@ pub(super) struct Stream {
     pub owes: BTreeSet<AuthorityId>,
     /// Whether it was told that we have something.
     pub claimed: bool,
+    /// How far the members of each glob collection have come. Only in delta.
+    pub globs: BTreeMap<Arc<str>, Gathering>,
     pub life: Life,
 }
 
@@ -69,6 +71,29 @@ pub(super) struct Sending {
     pub asks: Vec<Arc<str>>,
 }
 
+/// The members of a glob collection on one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Gathering {
+    /// The first set, until it is complete as far as anybody can tell (GC-5).
+    pub filling: Option<Filling>,
+    /// Whether that is in use: what comes now are changes of it.
+    pub is_filled: bool,
+    /// What is wrong with which member, and since when.
+    pub faults: BTreeMap<Arc<str>, (ErrorKind, Time)>,
+}
+
+/// Members that are not in use yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Filling {
+    pub members: EndpointGlob,
+    /// When the first of them came.
+    pub began: Time,
+    /// When they are put in use, unless more come.
+    pub due: Time,
+    /// Of the last response.
+    pub version: Arc<str>,
+}
+
 /// How the list of a type differs from the one before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
@@ -80,8 +105,8 @@ pub(super) struct Changes {
 pub(super) struct Wanted {
     /// The names that are watched, in order.
     pub names: Vec<Arc<str>>,
-    /// Whether the server is in charge of all of them and all of their values came from it: only then may a new
-    /// stream tell the version, for a server that trusts versions need not send anything then.
+    /// Whether versions are trusted, the server is in charge of all of them and all of their values came from it: only
+    /// then may a new stream tell the version, for a server that trusts versions need not send anything then (DX-30).
     pub current: bool,
     /// What may be claimed of each of them, if that was asked.
     pub claims: Vec<Claim>,
@@ -102,6 +127,7 @@ impl Stream {
             insistence: Insistence::default(),
             owes: BTreeSet::new(),
             claimed: false,
+            globs: BTreeMap::new(),
             life: Life::Proven,
         }
     }
@@ -195,6 +221,7 @@ impl Stream {
 
     /// The value of a resource is not in the cache, or not any more: the server must send it once more.
     pub(super) fn ask_again(&mut self, key: &ResourceKey, timers: &mut Timers) {
+        self.forget_glob(key, timers);
         self.set(key, Word::Asking, timers);
         if let Some(subscription) = self.subscriptions.get_mut(&key.resource_type)
             && let Some((name, _)) = subscription.names.get_key_value(&key.name)
@@ -252,8 +279,19 @@ impl Stream {
         }
         for (resource_type, subscription) in std::mem::take(&mut self.subscriptions) {
             for (name, listed) in subscription.names {
-                self.over(ResourceKey { resource_type, name }, &listed.word, timers);
+                let key = ResourceKey { resource_type, name };
+                self.forget_glob(&key, timers);
+                self.over(key, &listed.word, timers);
             }
+        }
+    }
+
+    /// What came of a glob collection does not count any more.
+    pub(super) fn forget_glob(&mut self, key: &ResourceKey, timers: &mut Timers) {
+        if key.resource_type == ResourceType::EndpointGlob
+            && let Some(Gathering { filling: Some(filling), .. }) = self.globs.remove(&key.name)
+        {
+            timers.cancel(filling.due, TimerKind::Filled(self.server, key.clone()));
         }
     }
 
@@ -323,7 +361,9 @@ impl Stream {
         subscription.again.retain(|name| !before.contains_key(name));
         let removed = before.keys().cloned().collect();
         for (name, listed) in before {
-            self.over(ResourceKey { resource_type, name }, &listed.word, timers);
+            let key = ResourceKey { resource_type, name };
+            self.forget_glob(&key, timers);
+            self.over(key, &listed.word, timers);
         }
         Some(Changes { added, removed })
     }

@@ -19,6 +19,9 @@ pub(super) struct Subscription {
     pub again: BTreeSet<Arc<str>>,
     /// Those of them that were unsubscribed for that, and are subscribed by the next request (DX-8). Only in delta.
     pub back: BTreeSet<Arc<str>>,
+    /// Names that requests left out since the last response was answered. The server may not have read those: it ignores
+    /// what crosses a response of its own (P-46). Only in the other variant.
+    pub left_out: BTreeSet<Arc<str>>,
 }
 
 /// One name of a subscription.
@@ -99,6 +102,7 @@ impl Word {
             ErrorKind::DoesNotExist { .. } | ErrorKind::TimedOut { .. } | ErrorKind::Deleted => true,
             ErrorKind::FromServer { code, .. } => *code == NOT_FOUND,
             ErrorKind::Rejected { .. }
+            | ErrorKind::NeedsDelta
             | ErrorKind::InvalidName(_)
             | ErrorKind::UnknownAuthority(_)
             | ErrorKind::Unreachable(_) => false,

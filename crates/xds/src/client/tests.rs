@@ -2,9 +2,11 @@
 
 mod chaos;
 mod charge;
+mod crossing;
 mod delta;
 mod errors;
 mod fallback;
+mod globs;
 mod life;
 mod planes;
 mod protocol;

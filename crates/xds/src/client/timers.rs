@@ -21,6 +21,8 @@ pub(super) enum TimerKind {
     Life(ServerId),
     /// What a delta server says does not exist is asked for once more (DX-15).
     Insist(ServerId),
+    /// The first members of a glob collection are all there, or have had their time (GC-5).
+    Filled(ServerId, ResourceKey),
     /// A resource was not sent on the current stream (P-55).
     Missing(ServerId, ResourceKey),
 }

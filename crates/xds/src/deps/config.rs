@@ -8,7 +8,7 @@ use super::error::ClusterError;
 use crate::resource::endpoint::{Endpoint, EndpointSource, Locality, LocalityEndpoints};
 use crate::resource::listener::HttpConnectionManager;
 use crate::resource::route::VirtualHost;
-use crate::resource::{Cluster, EndpointCollection, Endpoints, RouteConfig};
+use crate::resource::{Cluster, EndpointCollection, EndpointGlob, Endpoints, RouteConfig};
 
 /// A complete configuration of a channel. Immutable; parts that did not change are shared with the one before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +57,8 @@ pub struct ResolvedEndpoints {
     pub endpoints: Arc<Endpoints>,
     /// LbEndpointCollections by name.
     pub collections: BTreeMap<Arc<str>, Arc<EndpointCollection>>,
+    /// Glob collections by name (GC-2).
+    pub globs: BTreeMap<Arc<str>, Arc<EndpointGlob>>,
 }
 
 /// A locality with the endpoints it really has.
@@ -72,10 +74,12 @@ pub struct JoinedLocality<'a> {
 
 impl ResolvedEndpoints {
     /// Priorities in order, each with its localities in order. Collections are put in their places; an
-    /// endpoint with an address that an earlier one has is left out.
+    /// endpoint with an address that an earlier one has is left out, and so is a member of a glob with which
+    /// the weights of its locality would not fit 32 bits.
     pub fn priorities(&self) -> impl Iterator<Item = Vec<JoinedLocality<'_>>> {
         // A single EDS resource has no address twice: only joined pieces need the check.
-        let mut seen = (!self.collections.is_empty()).then(BTreeSet::<SocketAddr>::new);
+        let is_joined = !self.collections.is_empty() || !self.globs.is_empty();
+        let mut seen = is_joined.then(BTreeSet::<SocketAddr>::new);
         self.endpoints.priorities.iter().map(move |priority| {
             let join = |locality| self.join(locality, &mut seen);
             priority.localities.iter().map(join).collect()
@@ -88,7 +92,10 @@ impl ResolvedEndpoints {
         if localities.peek().is_none() {
             return Some("contains no localities".to_owned());
         }
-        let is_empty = |source| self.collection(source).is_none_or(|collection| collection.endpoints.is_empty());
+        let is_empty = |source| match self.content(source) {
+            Content::List(list) => list.is_empty(),
+            Content::Glob(glob) => glob.is_empty(),
+        };
         let empty: Vec<_> = localities
             .filter(|locality| is_empty(&locality.source))
             .map(|LocalityEndpoints { locality: l, .. }| format!("{}/{}/{}", l.region, l.zone, l.sub_zone))
@@ -97,7 +104,6 @@ impl ResolvedEndpoints {
     }
 
     fn join<'a>(&'a self, from: &'a LocalityEndpoints, seen: &mut Option<BTreeSet<SocketAddr>>) -> JoinedLocality<'a> {
-        let endpoints = self.collection(&from.source).map_or(&[][..], |collection| &collection.endpoints);
         let is_first = |endpoint: &&Endpoint| match seen {
             None => true,
             Some(seen) => {
@@ -109,17 +115,44 @@ impl ResolvedEndpoints {
                 first
             }
         };
-        JoinedLocality {
-            locality: &from.locality,
-            weight: from.weight,
-            endpoints: endpoints.iter().filter(is_first).collect(),
-        }
+        let endpoints = match self.content(&from.source) {
+            Content::List(list) => list.iter().filter(is_first).collect(),
+            Content::Glob(glob) => {
+                let mut weights = 0_u32;
+                let mut fits = |endpoint: &&Endpoint| match weights.checked_add(endpoint.weight) {
+                    Some(sum) => {
+                        weights = sum;
+                        true
+                    }
+                    None => false,
+                };
+                glob.iter().map(|(_, endpoint)| endpoint).filter(is_first).filter(|e| fits(e)).collect()
+            }
+        };
+        JoinedLocality { locality: &from.locality, weight: from.weight, endpoints }
     }
 
-    fn collection<'a>(&'a self, source: &'a EndpointSource) -> Option<&'a EndpointCollection> {
+    /// Whether there is a collection of this name.
+    pub(super) fn has_collection(&self, name: &str) -> bool {
+        self.collections.contains_key(name) || self.globs.contains_key(name)
+    }
+
+    fn content<'a>(&'a self, source: &'a EndpointSource) -> Content<'a> {
         match source {
-            EndpointSource::Inline(collection) => Some(collection),
-            EndpointSource::Collection(name) => self.collections.get(name.as_str()).map(AsRef::as_ref),
+            EndpointSource::Inline(collection) => Content::List(&collection.endpoints),
+            EndpointSource::Collection(name) => {
+                match (self.globs.get(name.as_str()), self.collections.get(name.as_str())) {
+                    (Some(glob), _) => Content::Glob(glob),
+                    (None, Some(collection)) => Content::List(&collection.endpoints),
+                    (None, None) => Content::List(&[]),
+                }
+            }
         }
     }
+}
+
+/// The endpoints of a locality.
+enum Content<'a> {
+    List(&'a [Endpoint]),
+    Glob(&'a EndpointGlob),
 }

@@ -238,7 +238,7 @@ fn endpoints_of(name: &DnsName, addresses: &[SocketAddr]) -> Arc<ResolvedEndpoin
     };
     let priority = Priority { localities: vec![locality] };
     let endpoints = Endpoints { priorities: vec![priority], ..Endpoints::default() };
-    Arc::new(ResolvedEndpoints { endpoints: Arc::new(endpoints), collections: BTreeMap::new() })
+    Arc::new(ResolvedEndpoints { endpoints: Arc::new(endpoints), collections: BTreeMap::new(), globs: BTreeMap::new() })
 }
 
 /// How many lookups may fail before a name counts as one without addresses: the pauses between them add up to the 15 s

@@ -89,7 +89,8 @@ pub(super) fn is_answer(kind: &ErrorKind) -> bool {
         // A server that is alive does not have it, or has something else.
         ErrorKind::DoesNotExist { .. } | ErrorKind::Deleted | ErrorKind::Rejected { .. } => true,
         ErrorKind::FromServer { code, .. } => matches!(*code, NOT_FOUND | PERMISSION_DENIED),
-        ErrorKind::Unreachable(_) | ErrorKind::TimedOut { .. } => false,
+        // Another server may do what this one cannot, or this one may learn it.
+        ErrorKind::Unreachable(_) | ErrorKind::TimedOut { .. } | ErrorKind::NeedsDelta => false,
     }
 }
 

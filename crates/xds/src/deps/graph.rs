@@ -22,13 +22,15 @@ use crate::client::{ResourceError, Update};
 use crate::name::ResourceKey;
 use crate::resource::cluster::ClusterKind;
 use crate::resource::endpoint::EndpointSource;
-use crate::resource::{Cluster, EndpointCollection, Endpoints, ResourceType};
+use crate::resource::{Cluster, Endpoints, ResourceType};
 use crate::{Choose, Time};
 
+mod collections;
 mod held;
 mod lists;
 mod results;
 
+use collections::Collections;
 use held::Held;
 use lists::Lists;
 
@@ -45,11 +47,14 @@ pub(super) struct Graph {
     in_force: BTreeSet<Arc<str>>,
     /// Nodes that hold on to what is in force.
     holding: BTreeSet<Arc<str>>,
+    /// Nodes that are in force only for an aggregate that a subscription leads to, and that holds on to its leaves: the
+    /// routes in force do not need them.
+    lent: BTreeSet<Arc<str>>,
     lists: Lists,
 
     clusters: Table<Cluster>,
     endpoints: Table<Endpoints>,
-    collections: Table<EndpointCollection>,
+    collections: Collections,
     pub(super) lookups: Lookups,
 
     /// Servers behind the newest configuration, and behind the one in force.
@@ -151,10 +156,11 @@ impl Graph {
             roots: Default::default(),
             in_force: BTreeSet::new(),
             holding: BTreeSet::new(),
+            lent: BTreeSet::new(),
             lists: Lists::default(),
             clusters: Table::new(),
             endpoints: Table::new(),
-            collections: Table::new(),
+            collections: Collections::new(),
             lookups: Lookups::default(),
             sources: Default::default(),
             unread: BTreeSet::new(),
@@ -196,7 +202,9 @@ impl Graph {
         let (users, marks) = match resource.resource_type {
             ResourceType::Cluster => (self.clusters.hear(name, update), &mut self.unread),
             ResourceType::Endpoints => (self.endpoints.hear(name, update), &mut self.unread),
-            ResourceType::EndpointCollection => (self.collections.hear(name, update), &mut self.unbuilt),
+            ResourceType::EndpointCollection | ResourceType::EndpointGlob => {
+                (self.collections.hear(name, update), &mut self.unbuilt)
+            }
             ResourceType::Listener | ResourceType::RouteConfig => return false,
         };
         marks.extend(users.into_iter().flatten().cloned());
@@ -282,8 +290,10 @@ impl Graph {
             None => found.extend(&self.nodes),
         }
         found.retain(|(_, node)| node.troubled || !node.settled);
-        for (name, _) in &found {
-            self.unbuilt.insert(Arc::clone(name));
+        for (name, node) in &found {
+            // What it holds on to may need other collections.
+            let marks = if node.held.is_some() { &mut self.unread } else { &mut self.unbuilt };
+            marks.insert(Arc::clone(name));
             self.lists.make_again(name);
         }
         !found.is_empty()
@@ -334,9 +344,7 @@ impl Graph {
                 continue;
             }
             if known.replace(depth).is_none() {
-                if set != RootSet::Subscriptions {
-                    self.unbuilt.insert(name); // Its sources count.
-                }
+                self.unbuilt.insert(name); // Its sources count, and who needs it says what trouble means to it.
                 self.view_stale |= set != RootSet::Newest;
             }
             work.extend(node.shape.children().iter().map(|child| (child.clone(), depth + 1)));
@@ -448,6 +456,7 @@ impl Graph {
             Shape::Unknown(_) | Shape::Failed(_) | Shape::Eds { .. } | Shape::Dns(_) => self.lists.remove(name),
         }
         self.lists.set_children(name, old.shape.children(), new.shape.children());
+        self.holds_stale |= !self.holding.is_empty() && !new.shape.children().is_empty();
         self.shrunk |= !old.shape.children().is_empty();
         for set in [RootSet::Newest, RootSet::InForce, RootSet::Subscriptions] {
             let Some(depth) = new.depths[set as usize] else { continue };
@@ -505,7 +514,7 @@ impl Graph {
 /// The collections that endpoints name.
 fn collections_of(cx: &Context<'_>, endpoints: &Endpoints) -> BTreeMap<Arc<str>, Name> {
     let names = names_of_collections(endpoints);
-    names.map(|name| (name.into(), Name::new::<EndpointCollection>(name, cx.federation))).collect()
+    names.map(|name| (name.into(), collections::name(name, cx.federation))).collect()
 }
 
 fn names_of_collections(endpoints: &Endpoints) -> impl Iterator<Item = &str> {

@@ -41,6 +41,7 @@ mod clusters;
 mod collections;
 mod dns;
 mod following;
+mod globs;
 mod routes;
 mod scale;
 mod sources;
@@ -357,6 +358,7 @@ fn service(resource_type: ResourceType) -> &'static str {
         CDS => "CDS",
         EDS => "EDS",
         LEDS => "LEDS",
+        ResourceType::EndpointGlob => "GLOB",
     }
 }
 

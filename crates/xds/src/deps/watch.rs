@@ -8,7 +8,9 @@ use super::error::is_answer;
 use crate::bootstrap::ServerConfig;
 use crate::client::{ResourceError, Update};
 use crate::name::{AuthorityKey, ResourceKey};
-use crate::resource::{Cluster, EndpointCollection, Endpoints, Listener, Resource, ResourceType, RouteConfig};
+use crate::resource::{
+    Cluster, EndpointCollection, EndpointGlob, Endpoints, Listener, Resource, ResourceType, RouteConfig,
+};
 
 /// What is known of one watched resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -231,4 +233,4 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Listener, RouteConfig, Cluster, Endpoints, EndpointCollection);
+kinds!(Listener, RouteConfig, Cluster, Endpoints, EndpointCollection, EndpointGlob);

@@ -16,11 +16,17 @@ use pb::lb_endpoint::HostIdentifier;
 use prost::{DecodeError, Message};
 
 use super::{FromWire, ParseContext, fields};
-use crate::bootstrap::NodeLocality;
+use crate::bootstrap::{DeltaMode, NodeLocality};
 use crate::invalid::{Faults, Invalid};
 use crate::name::is_glob;
 
+mod glob;
 mod wire;
+
+pub use glob::EndpointGlob;
+pub(crate) use glob::glob_of;
+#[cfg(test)]
+pub(crate) use glob::steps_taken;
 
 use wire::Assignment;
 
@@ -61,8 +67,20 @@ pub type Locality = NodeLocality;
 pub enum EndpointSource {
     /// Inside the ClusterLoadAssignment.
     Inline(Arc<EndpointCollection>),
-    /// An LbEndpointCollection resource of this name (A95).
+    /// An LbEndpointCollection resource of this name (A95), or the glob collection that a name with `/*` at its end
+    /// stands for (GC-2).
     Collection(String),
+}
+
+/// Which collections a ClusterLoadAssignment may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Collections {
+    /// LEDS is not looked at (A95's guard).
+    Ignored,
+    /// Lists.
+    Lists,
+    /// Those, and globs: only a delta server can send them (GC-2).
+    ListsAndGlobs,
 }
 
 /// A list of endpoints. Empty: the locality is unreachable.
@@ -154,7 +172,12 @@ impl FromWire for Endpoints {
     }
 
     fn from_message(message: &Self::Message, cx: ParseContext<'_>) -> Result<Self, Invalid> {
-        Self::parse(message, cx.bootstrap.guards.endpoint_fallback)
+        let collections = match (cx.bootstrap.guards.endpoint_fallback, cx.server.features.delta) {
+            (false, _) => Collections::Ignored,
+            (true, DeltaMode::Off) => Collections::Lists,
+            (true, DeltaMode::Preferred | DeltaMode::Required) => Collections::ListsAndGlobs,
+        };
+        Self::parse(message, collections)
     }
 }
 
@@ -179,9 +202,8 @@ impl Endpoints {
 
     /// Checks a ClusterLoadAssignment.
     ///
-    /// Localities and endpoints are not counted: what is kept of one takes a small multiple of its bytes. With
-    /// `collections` off, LEDS is not looked at (A95's guard).
-    pub(super) fn parse(pb: &Assignment, collections: bool) -> Result<Self, Invalid> {
+    /// Localities and endpoints are not counted: what is kept of one takes a small multiple of its bytes.
+    pub(super) fn parse(pb: &Assignment, collections: Collections) -> Result<Self, Invalid> {
         with_distinct_addresses(|addresses, faults| Self {
             priorities: faults.field("endpoints", |f| priorities(&pb.endpoints, collections, addresses, f)),
             drops: pb.policy.as_ref().map_or_else(Vec::new, |policy| {
@@ -308,7 +330,7 @@ impl HealthStatus {
 /// The localities by priority; `faults` is at the list.
 fn priorities(
     pb: &[wire::LocalityAssignment],
-    collections: bool,
+    collections: Collections,
     addresses: &mut SeenAddresses,
     faults: &mut Faults,
 ) -> Vec<Priority> {
@@ -363,15 +385,16 @@ impl LocalityEndpoints {
     fn parse(
         pb: &wire::LocalityAssignment,
         weight: u32,
-        collections: bool,
+        collections: Collections,
         addresses: &mut SeenAddresses,
         faults: &mut Faults,
     ) -> Option<Self> {
         let metadata = pb.metadata.as_ref();
         let known = metadata.map(|metadata| faults.field("metadata", |f| fields::parse_metadata(metadata, f)));
-        let source = match pb.leds_cluster_locality_config.as_ref().filter(|_| collections) {
+        let leds = pb.leds_cluster_locality_config.as_ref().filter(|_| collections != Collections::Ignored);
+        let source = match leds {
             Some(leds) => faults
-                .field("leds_cluster_locality_config", |f| collection_name(leds, f))
+                .field("leds_cluster_locality_config", |f| collection_name(leds, collections, f))
                 .map(EndpointSource::Collection),
             None => {
                 let endpoints = faults.field("lb_endpoints", |f| {
@@ -402,14 +425,18 @@ impl LocalityEndpoints {
     }
 }
 
-/// The name of a list collection; `faults` is at the LedsClusterLocalityConfig.
-fn collection_name(pb: &pb::LedsClusterLocalityConfig, faults: &mut Faults) -> Option<String> {
+/// The name of a collection; `faults` is at the LedsClusterLocalityConfig.
+fn collection_name(
+    pb: &pb::LedsClusterLocalityConfig,
+    collections: Collections,
+    faults: &mut Faults,
+) -> Option<String> {
     faults.field("leds_config", |f| fields::self_config_source(pb.leds_config.as_ref(), f));
     let name = pb.leds_collection_name.as_str();
     let fault = if name.is_empty() {
         "must not be empty"
-    } else if is_glob(name) {
-        "is a glob collection: expected a list collection"
+    } else if is_glob(name) && collections != Collections::ListsAndGlobs {
+        "is a glob collection, which needs delta: expected a list collection"
     } else {
         return Some(name.to_owned());
     };

@@ -134,7 +134,10 @@ impl Machine {
             ResourceType::Listener => self.listener.hear(update),
             ResourceType::RouteConfig => self.routes.get_mut(&resource.name).is_some_and(|routes| routes.hear(update)),
             // Servers have none of these.
-            ResourceType::Cluster | ResourceType::Endpoints | ResourceType::EndpointCollection => false,
+            ResourceType::Cluster
+            | ResourceType::Endpoints
+            | ResourceType::EndpointCollection
+            | ResourceType::EndpointGlob => false,
         }
     }
 
@@ -176,7 +179,13 @@ impl Machine {
         let (name, server) = (Arc::clone(&self.name), Arc::from(server.server_uri.as_str()));
         match &**listener {
             Listener::Api(_) => Newest::Unusable(NotServing::NotForServers { listener: name, server }),
-            Listener::Server(listener) if listener.is_for(self.address) => Newest::Listener(Arc::clone(listener)),
+            Listener::Server(listener) if listener.is_for(self.address) => {
+                let secured = listener.chains.iter().find(|chain| self.settings.refuse_tls && chain.tls.is_some());
+                match secured.map(|chain| Arc::clone(&chain.name)) {
+                    Some(chain) => Newest::Unusable(NotServing::SecurityNotFollowed { listener: name, server, chain }),
+                    None => Newest::Listener(Arc::clone(listener)),
+                }
+            }
             Listener::Server(other) => Newest::Unusable(NotServing::AnotherAddress {
                 listener: name,
                 server,

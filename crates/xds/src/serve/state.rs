@@ -43,6 +43,15 @@ pub enum NotServing {
         /// Ours.
         expected: SocketAddr,
     },
+    /// The Listener asks for TLS, which the credentials of the server do not follow, and must (TL-2).
+    SecurityNotFollowed {
+        /// Name of the Listener.
+        listener: Arc<str>,
+        /// URI of the xDS server that it is from.
+        server: Arc<str>,
+        /// The first filter chain that asks for it.
+        chain: Arc<str>,
+    },
     /// The socket cannot be made to listen; it is tried again.
     Socket {
         /// Ours.
@@ -87,6 +96,11 @@ impl fmt::Display for NotServing {
             Self::AnotherAddress { listener, server, found, expected } => {
                 write!(f, "Listener {listener:?} from {server} is for {found}: expected {expected}")
             }
+            Self::SecurityNotFollowed { listener, server, chain } => write!(
+                f,
+                "Listener {listener:?} from {server}: filter chain {chain:?} asks for TLS in its transport_socket, which the \
+                 credentials of the server do not follow"
+            ),
             Self::Socket { address, error } => write!(f, "cannot listen on {address}: {error}"),
             Self::ShutDown => f.write_str("shut down by the application"),
         }

@@ -18,7 +18,11 @@ impl Stream {
         timers: &mut Timers,
     ) -> Option<SotwRequest> {
         while let Some(resource_type) = self.due.pop_front() {
-            let Wanted { names, current, .. } = wanted(resource_type);
+            if resource_type == ResourceType::EndpointGlob {
+                continue; // GC-2: see `XdsClient::refuse_globs`.
+            }
+            let Wanted { mut names, current, .. } = wanted(resource_type);
+            let held_back = self.leave_out_once_more(resource_type, &mut names);
             let first = !self.asked(resource_type);
             if names.is_empty() && first {
                 continue; // P-48: an empty first list would be a wildcard.
@@ -31,26 +35,52 @@ impl Stream {
             let word = |_: &Arc<str>| if resumes { Word::Adopted } else { Word::Asking };
             let changed = self.list(resource_type, &names, first, word, timers);
             let Some(subscription) = self.subscriptions.get_mut(&resource_type) else { continue };
+            let removed = changed.iter().flat_map(|changes| &changes.removed);
+            subscription.left_out.extend(removed.filter(|name| !held_back.contains(name)).cloned());
             let answer = subscription.next_answer();
             let repeats = !subscription.again.is_empty();
             if answer.is_none() && changed.is_none() && !repeats {
                 continue;
             }
             let mut asks = changed.unwrap_or_default().added;
-            if subscription.answers.is_empty() {
+            let is_last = subscription.answers.is_empty();
+            if is_last {
                 asks.extend(std::mem::take(&mut subscription.again)); // Servers look at the latest nonce only (P-46).
-            } else {
-                self.due.push_back(resource_type);
             }
             let (version, nonce, error) = match answer {
                 Some(answer) => (answer.version, answer.nonce, answer.error),
                 None => (version, subscription.nonce.clone(), None),
             };
-            let version = if repeats { Arc::default() } else { version };
+            // An answer may have waited: a version that does not count any more is not told by it either (D-10).
+            let is_forgotten = !versions.contains_key(&resource_type);
+            let version = if repeats || is_forgotten { Arc::default() } else { version };
+            if !is_last || !held_back.is_empty() {
+                self.mark(resource_type);
+            }
             self.sending = Some(Sending { resource_type, asks });
             let first = self.greet();
             return Some(SotwRequest { resource_type, names, version, nonce, error, first });
         }
         None
+    }
+
+    /// The answer to a response takes names off the list again that were off it, are back, and have not come since: the
+    /// server may have ignored the request without them, which crossed its response (P-46). Then it believes that we
+    /// have what we forgot (P-95), and would never send it. The request after this one lists them, and asks. Answers with
+    /// those names.
+    fn leave_out_once_more(&mut self, resource_type: ResourceType, names: &mut Vec<Arc<str>>) -> Vec<Arc<str>> {
+        let subscription = self.subscriptions.get_mut(&resource_type).filter(|asked| !asked.answers.is_empty());
+        let Some(subscription) = subscription else { return Vec::new() };
+        // Of several answers only the last one counts: the server has said more since the others.
+        let left_out = match subscription.answers.len() {
+            1 => std::mem::take(&mut subscription.left_out),
+            _ => subscription.left_out.clone(),
+        };
+        let has_come = |name: &Arc<str>| match subscription.names.get(name).map(|listed| &listed.word) {
+            Some(Word::Adopted | Word::Said(_)) => true,
+            Some(Word::Asking | Word::Waiting(_)) | None => false,
+        };
+        let is_held_back = |name: &mut Arc<str>| left_out.contains(name) && !has_come(name);
+        names.extract_if(.., is_held_back).collect()
     }
 }

@@ -296,6 +296,30 @@ fn an_ack_that_waits_tells_no_version_of_a_type_that_must_be_sent_again() {
     assert_eq!(talk.step("unblock a"), [format!("a> EDS 2 A: d {e} {f}")]);
 }
 
+/// Both, if the version is forgotten while they wait: b overwrites what a had sent of the other authority.
+#[test]
+fn answers_that_wait_tell_no_version_that_was_forgotten_meanwhile() {
+    let e = "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/e";
+    let mut talk = Setup::new(&["a"]).authority("x", &["a", "b"], true).start();
+    talk.step(&format!("watch LDS l & watch EDS d & watch EDS {e}"));
+    talk.step("up a");
+    talk.step("a< LDS 1 A: l:=r");
+    talk.step(&format!("a< EDS 1 A: d:=80 {e}:=81"));
+    talk.step("lose a");
+    talk.step("refuse a");
+    talk.step("wait 1 s");
+    talk.step("up a & up b");
+    talk.step("block a");
+    talk.step("watch RDS r");
+    talk.step("a< EDS 2 A: d:=82");
+    talk.step("a< EDS 3 B: d!!");
+    talk.step(&format!("b< EDS 1 A: {e}:=83"));
+    let told = talk.step("unblock a");
+    let to_a: Vec<_> = told.iter().filter(|line| line.starts_with("a> EDS")).collect();
+    assert_eq!(to_a.len(), 2, "{told:?}");
+    assert!(to_a.iter().all(|line| line.starts_with("a> EDS - ")), "{told:?}");
+}
+
 #[test]
 fn the_answer_to_an_older_request_deletes_nothing_p50() {
     Setup::new(&["a", "b"]).features(|features| features.fail_on_data_errors = true).talk(

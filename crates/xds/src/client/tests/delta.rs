@@ -53,7 +53,7 @@ fn a_server_that_knows_no_delta_is_spoken_to_in_the_other_variant_at_once_dx3() 
 
 #[test]
 fn a_server_that_must_speak_delta_and_does_not_is_unreachable_dx5() {
-    Setup::new(&["a", "b"]).features(|features| features.delta = DeltaMode::Required).show_reports().talk(
+    Setup::new(&["a", "b"]).delta(DeltaMode::Required).show_reports().talk(
         "
         watch LDS shop
           active a
@@ -683,5 +683,5 @@ fn both_variants_can_be_in_one_list_dx20() {
 }
 
 fn delta(servers: &[&str]) -> Setup {
-    Setup::new(servers).features(|features| features.delta = DeltaMode::Preferred)
+    Setup::new(servers).delta(DeltaMode::Preferred)
 }

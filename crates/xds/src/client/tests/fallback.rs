@@ -724,3 +724,28 @@ fn a_reachability_only_authority_that_starts_on_a_server_that_is_down_falls_back
     let told = talk.step(&format!("watch EDS {e}"));
     assert!(told.contains(&"active b for x".to_owned()), "a is down: {told:?}");
 }
+
+/// The same if everything is cached: its value is still there, because the server that sent it was not told yet that
+/// nobody wants it.
+#[test]
+fn a_reachability_only_authority_falls_back_at_its_start_with_everything_cached_c42() {
+    let e = "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/e";
+    for (reachability_only, falls_back) in [(true, true), (false, false)] {
+        let mut talk = Setup::new(&["a"]).authority("x", &["a", "b"], reachability_only).start();
+        talk.step(&format!("watch LDS l & watch EDS {e}"));
+        talk.step("up a");
+        talk.step("a< LDS 1 A: l:=r");
+        talk.step(&format!("a< EDS 1 A: {e}:=80"));
+        talk.step("lose a");
+        talk.step("refuse a");
+        talk.step("wait 1 s");
+        talk.step("freeze a"); // It is held to be down until it says something.
+        talk.step("up a");
+        talk.step("block a");
+        talk.step("watch LDS m");
+        talk.step("unwatch w1");
+        let told = talk.step(&format!("watch EDS {e}"));
+        assert!(told.contains(&"w3 changed: 80 from a 1".to_owned()), "{told:?}");
+        assert_eq!(told.contains(&"active b for x".to_owned()), falls_back, "{told:?}");
+    }
+}

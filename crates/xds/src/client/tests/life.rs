@@ -437,6 +437,19 @@ fn with_a_silent_stream_timeout_below_the_timer_silence_is_a_failure() {
     assert!(!told.iter().any(|line| line.contains("does not exist")), "{told:?}");
 }
 
+/// C-36: nor does it lack it because that failure was put off, as we ourselves had been stopped.
+#[test]
+fn silence_that_is_given_more_time_is_no_absence_meanwhile() {
+    let mut talk = Setup::new(&["a"]).settings(|settings| settings.silent_stream_timeout = SILENT).start();
+    talk.step("watch EDS e");
+    talk.step("up a");
+    assert_eq!(talk.step("stop 14 s"), Vec::<String>::new());
+    talk.step("a sends a byte");
+    assert_eq!(talk.step("wait 6 s"), Vec::<String>::new(), "the timer of the resource was due after one second");
+    let told = talk.step("wait 1 s");
+    assert!(told.iter().any(|line| line.starts_with("w0 failed: unreachable")), "{told:?}");
+}
+
 /// C-36: what was asked for first is owed first.
 #[test]
 fn the_oldest_question_says_how_long_a_stream_may_be_silent() {

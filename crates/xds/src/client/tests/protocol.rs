@@ -997,3 +997,33 @@ fn who_falls_back_to_a_server_that_others_come_back_to_at_leisure_does_not_wait(
     talk.step("watch LDS l");
     assert_eq!(talk.step("refuse a"), ["active b", "open b 20 s"]);
 }
+
+#[test]
+fn a_new_stream_tells_no_version_unless_versions_are_trusted_dx30() {
+    // A server that counts from 1 in each process and believes versions would say nothing, with other content.
+    Setup::new(&["a"]).settings(|settings| settings.trust_versions = false).talk(
+        "
+        watch LDS shop & watch CDS x
+          active a
+          open a 20 s
+        up a
+          a> LDS - -: shop +node
+          a> CDS - -: x
+        a< LDS 1 A: shop & a< CDS 1 B: x
+          a> LDS 1 A: shop
+          a> CDS 1 B: x
+          w0 changed: 1 from a 1
+          w1 changed: 1 from a 1
+        end a
+          open a 20 s
+        up a
+          a> LDS - -: shop +node
+          a> CDS - -: x
+        # As it was, and something else under the same version.
+        a< LDS 1 A: shop & a< CDS 1 B: x:=2
+          a> LDS 1 A: shop
+          a> CDS 1 B: x
+          w1 changed: 2 from a 1
+        ",
+    );
+}

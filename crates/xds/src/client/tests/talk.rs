@@ -47,7 +47,7 @@ use envoy_types::pb::google::protobuf as google;
 use envoy_types::pb::xds::core::v3::{CollectionEntry, collection_entry};
 use prost::{Message, Name};
 
-use crate::bootstrap::{AuthorityOptions, Bootstrap, Guards, Node, ServerConfig, ServerFeatures};
+use crate::bootstrap::{AuthorityOptions, Bootstrap, DeltaMode, Guards, Node, ServerConfig, ServerFeatures};
 use crate::client::wire::{
     Any, DeltaDiscoveryResponse, DeltaResource, DiscoveryResponse, Named, ResourceError, Status, WRAPPER, Wrapper,
 };
@@ -105,7 +105,9 @@ impl Setup {
     pub(super) fn new(servers: &[&str]) -> Self {
         let servers = servers.iter().map(|uri| ServerConfig::insecure(*uri)).collect();
         // Whoever loses a server comes back at once, so that there is less to wait for.
-        let settings = ClientSettings { reconnect_spread: Duration::ZERO, ..ClientSettings::default() };
+        // Versions are trusted, so that what is told of them can be seen; over delta they are not, see `delta`.
+        let settings =
+            ClientSettings { reconnect_spread: Duration::ZERO, trust_versions: true, ..ClientSettings::default() };
         Self { servers, settings, ..Self::default() }
     }
 
@@ -113,6 +115,11 @@ impl Setup {
     pub(super) fn features(mut self, set: impl Fn(&mut ServerFeatures)) -> Self {
         self.servers.iter_mut().for_each(|server| set(&mut server.features));
         self
+    }
+
+    /// Every top-level server speaks delta, and what it says of versions is not trusted.
+    pub(super) fn delta(self, mode: DeltaMode) -> Self {
+        self.features(|features| features.delta = mode).settings(|settings| settings.trust_versions = false)
     }
 
     /// Gives features to one top-level server.
@@ -548,6 +555,7 @@ fn encoded(kind: ResourceType, name: &str, value: Option<&str>) -> Bytes {
             let entries = vec![CollectionEntry { resource_specifier: inline }];
             endpoint::LbEndpointCollection { entries }.encode_to_vec()
         }
+        ResourceType::EndpointGlob => value.map(lb_endpoint).unwrap_or_default().encode_to_vec(),
     }
     .into()
 }
@@ -666,6 +674,7 @@ fn error_text(error: &client::ResourceError) -> String {
         ErrorKind::DoesNotExist { after } => format!("does not exist on {server} after {} s", after.as_secs()),
         ErrorKind::TimedOut { after } => format!("timed out on {server} after {} s", after.as_secs()),
         ErrorKind::Deleted => format!("deleted on {server}"),
+        ErrorKind::NeedsDelta => format!("needs delta on {server}"),
         ErrorKind::Rejected { version, .. } => format!("rejected from {server} {version}"),
         ErrorKind::FromServer { code, .. } => format!("{server} says {code}"),
     }
@@ -674,7 +683,7 @@ fn error_text(error: &client::ResourceError) -> String {
 fn report_text(report: &Report) -> String {
     match report {
         Report::Connecting(server) => format!("Connecting {}", server.server_uri),
-        Report::Connected(server) => format!("Connected {}", server.server_uri),
+        Report::Connected(server, _) => format!("Connected {}", server.server_uri),
         Report::Answered(server) => format!("Answered {}", server.server_uri),
         Report::Alive(server) => format!("Alive {}", server.server_uri),
         Report::Unreachable(server, cause, pause) => {
@@ -754,6 +763,10 @@ pub(super) fn value(resource: &Resource) -> String {
             }
         }
         Resource::EndpointCollection(collection) => port(collection),
+        Resource::EndpointGlob(glob) => {
+            let ports = glob.iter().map(|(_, endpoint)| endpoint.addresses.first().port().to_string());
+            format!("[{}]", ports.collect::<Vec<_>>().join(" "))
+        }
     }
 }
 
@@ -770,6 +783,7 @@ pub(super) fn short_name(kind: ResourceType) -> &'static str {
         ResourceType::Cluster => "CDS",
         ResourceType::Endpoints => "EDS",
         ResourceType::EndpointCollection => "LEDS",
+        ResourceType::EndpointGlob => "GLOB",
     }
 }
 

@@ -18,8 +18,6 @@ pub(super) enum Held {
     Eds {
         cluster: Arc<Cluster>,
         endpoints: Name,
-        /// Those in force.
-        value: Arc<Endpoints>,
         /// The collections of those in force, and of the newest.
         collections: BTreeMap<Arc<str>, Name>,
     },
@@ -38,10 +36,9 @@ impl Graph {
         let in_force = cx.in_force?.get(name)?.as_ref().ok()?;
         let cluster = in_force.cluster.clone();
         Some(Box::new(match (&in_force.children, &node.shape) {
-            (ClusterChildren::Endpoints(Some(resolved)), Shape::Eds { endpoints, .. }) => Held::Eds {
+            (ClusterChildren::Endpoints(Some(_)), Shape::Eds { endpoints, .. }) => Held::Eds {
                 cluster,
                 endpoints: endpoints.clone(),
-                value: resolved.endpoints.clone(),
                 collections: BTreeMap::new(), // Filled in by `follow_held`.
             },
             (ClusterChildren::Endpoints(Some(_)), Shape::Dns(name)) => Held::Dns { cluster, name: name.clone() },
@@ -70,10 +67,10 @@ impl Graph {
         node: &mut Node,
         out: &mut VecDeque<Action>,
     ) {
-        let Some(Held::Eds { endpoints, value, collections, .. }) = node.held.as_deref_mut() else { return };
-        *collections = collections_of(cx, value);
+        let in_force = self.resolved_in_force(cx, name).map(|resolved| &resolved.endpoints);
+        let Some(Held::Eds { endpoints, collections, .. }) = node.held.as_deref_mut() else { return };
         let newest = self.endpoints.get(&endpoints.canonical).and_then(Watched::value);
-        collections.extend(newest.map_or_else(BTreeMap::new, |newest| collections_of(cx, newest)));
+        *collections = in_force.into_iter().chain(newest).flat_map(|value| collections_of(cx, value)).collect();
         for collection in collections.values() {
             self.collections.acquire(collection, name, out);
         }
@@ -81,7 +78,7 @@ impl Graph {
 
     /// Builds what is in force of a cluster from what it holds on to. `why` it is still in force is noted.
     pub(super) fn build_held(
-        &mut self,
+        &self,
         cx: &Context<'_>,
         name: &Arc<str>,
         why: Option<String>,
@@ -95,7 +92,7 @@ impl Graph {
                 notes.extend(lookup.failure.iter().map(|why| format!("DNS resolution failed for {dns}: {why}")));
                 self.ok(cx, name, cluster, ClusterChildren::Endpoints(lookup.answer.clone()), notes)
             }
-            Held::Eds { cluster, endpoints, value, collections } => {
+            Held::Eds { cluster, endpoints, collections } => {
                 let watched = self.endpoints.get(&endpoints.canonical)?;
                 // Endpoints that are taken away stay in use until their successors are there (D-35).
                 if let State::Failed(error) = &watched.state {
@@ -104,33 +101,24 @@ impl Graph {
                 notes.extend(watched.ambient.iter().map(ToString::to_string));
                 let before = self.resolved_in_force(cx, name);
                 let mut taken_over = None;
-                for candidate in watched.value().into_iter().chain([value]) {
+                for candidate in watched.value().into_iter().chain(before.map(|before| &before.endpoints)) {
                     let named: BTreeSet<_> = names_of_collections(candidate).collect();
                     let named = collections.iter().filter(|(as_written, _)| named.contains(&***as_written));
                     let (mut new_notes, mut new_sources) = (Vec::new(), Vec::new());
                     let joined = self.join(candidate, named, before, &mut new_notes, &mut new_sources);
                     if let Some((resolved, false)) = joined {
-                        taken_over = Some((candidate.clone(), resolved));
+                        taken_over = Some(resolved);
                         notes.append(&mut new_notes);
                         sources.extend(watched.source());
                         sources.append(&mut new_sources);
                         break;
                     }
                 }
-                let (taken_over, resolved) = taken_over?;
-                let is_new = *value != taken_over;
+                let resolved = taken_over?;
                 let emptiness = resolved.emptiness();
                 notes.extend(emptiness.map(|what| format!("{} {what}", key::<Endpoints>(&endpoints.canonical))));
                 let children = ClusterChildren::Endpoints(Some(Arc::new(resolved)));
-                let result = self.ok(cx, name, cluster, children, notes);
-                if is_new
-                    && let Some(Held::Eds { value, .. }) =
-                        self.nodes.get_mut(name).and_then(|node| node.held.as_deref_mut())
-                {
-                    *value = taken_over;
-                    self.unread.insert(name.clone()); // Its collections may be others.
-                }
-                result
+                self.ok(cx, name, cluster, children, notes)
             }
         }
     }
@@ -162,22 +150,49 @@ impl Graph {
             roots.extend(self.held_leaves());
         }
         self.set_roots(cx, RootSet::InForce, roots, out);
+        self.find_lent();
     }
 
     /// The leaves that aggregates hold on to, of those that the routes in force and subscriptions lead to: one that only
     /// its own old leaves lead back to does not keep itself.
     fn held_leaves(&self) -> BTreeSet<Arc<str>> {
+        let roots = self.in_force.iter().chain(&self.roots[RootSet::Subscriptions as usize]);
         let mut leaves = BTreeSet::new();
+        self.walk_in_force(roots, |_, held| leaves.extend(held.iter().cloned()));
+        leaves
+    }
+
+    /// Finds out which clusters are in force without the routes in force: what servers say of those counts for nobody but a
+    /// subscription.
+    fn find_lent(&mut self) {
+        let mut lent = BTreeSet::new();
+        if !self.holding.is_empty() {
+            let mut led_to = BTreeSet::new();
+            self.walk_in_force(self.in_force.iter(), |name, _| led_to.extend([name.clone()]));
+            let in_force = self.nodes.iter().filter(|(_, node)| node.is_reached(RootSet::InForce));
+            lent.extend(in_force.map(|(name, _)| name).filter(|name| !led_to.contains(*name)).cloned());
+        }
+        self.unbuilt.extend(self.lent.symmetric_difference(&lent).cloned());
+        self.lent = lent;
+    }
+
+    /// Visits the clusters that these lead to as long as what is in force is held on to, each with the leaves that it holds.
+    fn walk_in_force<'a>(
+        &'a self,
+        roots: impl Iterator<Item = &'a Arc<str>>,
+        mut visit: impl FnMut(&Arc<str>, &[Arc<str>]),
+    ) {
         let mut seen = BTreeSet::new();
-        let mut work: Vec<_> = self.in_force.iter().chain(&self.roots[RootSet::Subscriptions as usize]).collect();
+        let mut work: Vec<_> = roots.collect();
         while let Some(name) = work.pop() {
             let Some(node) = self.nodes.get(name).filter(|_| seen.insert(name)) else { continue };
             work.extend(node.shape.children());
-            if let Some(Held::Leaves(held)) = node.held.as_deref() {
-                leaves.extend(held.iter().cloned());
-                work.extend(held);
-            }
+            let held: &[_] = match node.held.as_deref() {
+                Some(Held::Leaves(held)) => held,
+                Some(Held::Eds { .. } | Held::Dns { .. }) | None => &[],
+            };
+            work.extend(held);
+            visit(name, held);
         }
-        leaves
     }
 }

@@ -228,15 +228,12 @@ impl Graph {
 
     /// Makes the lists of aggregates that name each other, or of a single one.
     fn list_group(&self, cx: &Context<'_>, group: &[Arc<str>]) -> Vec<(Arc<str>, List)> {
-        let all = |list: List| group.iter().map(|name| (name.clone(), list.clone())).collect();
-        if group.len() > usize::from(MAX_DEPTH) {
-            return all(List::TooDeep);
-        }
+        let members: BTreeSet<_> = group.iter().collect();
         let waiting = |child: &Arc<str>| {
             let waits_for = |name| self.children(name).contains(child).then(|| child.clone());
             group.iter().map(|name| (name.clone(), List::Waiting(waits_for(name)))).collect()
         };
-        let outside = |name: &Arc<str>| self.children(name).iter().rev().filter(|child| !group.contains(child));
+        let outside = |name: &Arc<str>| self.children(name).iter().rev().filter(|child| !members.contains(child));
         let (mut height, mut troubled, mut too_deep) = (0, None, false);
         for child in group.iter().flat_map(outside) {
             count(1);
@@ -249,6 +246,9 @@ impl Graph {
             if self.nodes.get(child).is_some_and(|node| node.troubled) {
                 troubled = Some(child);
             }
+        }
+        if group.len() > usize::from(MAX_DEPTH) {
+            return group.iter().map(|name| (name.clone(), List::TooDeep)).collect();
         }
         let height = height + group.len();
         let too_deep = too_deep || height > usize::from(MAX_DEPTH);

@@ -76,15 +76,14 @@ impl Graph {
 
     /// Whether a cluster is in use and only what is in force needs it: something newer is about to replace it. Whoever
     /// takes it away meanwhile wants the newer one used, and not RPCs to fail before that is there (D-35). RPCs subscribe
-    /// to what they use: that counts only if no newer routes are awaited.
+    /// to what they use: that counts only if the routes in force do not lead to it, as then nothing takes its place.
     fn is_outgoing(&self, cx: &Context<'_>, name: &str) -> bool {
         let Some(node) = self.nodes.get(name) else { return false };
         let is_in_use = cx.in_force.and_then(|in_force| in_force.get(name)).is_some_and(is_usable);
-        let is_replaced = self.in_force != self.roots[RootSet::Newest as usize];
         is_in_use
             && node.is_reached(RootSet::InForce)
             && !node.is_reached(RootSet::Newest)
-            && (is_replaced || !node.is_reached(RootSet::Subscriptions))
+            && (!node.is_reached(RootSet::Subscriptions) || !self.lent.contains(name))
     }
 
     fn count_sources(&mut self, name: &str, newest: Vec<Source>, in_force: Vec<Source>) {
@@ -92,7 +91,8 @@ impl Graph {
         for (set, mut counted) in [(RootSet::Newest, newest), (RootSet::InForce, in_force)] {
             counted.sort();
             counted.dedup();
-            if !node.is_reached(set) {
+            // Subscriptions hold no switch back (D-21).
+            if !node.is_reached(set) || (set == RootSet::InForce && self.lent.contains(name)) {
                 counted.clear();
             }
             self.sources[set as usize].replace(&node.sources[set as usize], &counted);
@@ -155,28 +155,15 @@ impl Graph {
     ) -> Option<(ResolvedEndpoints, bool)> {
         let is_missed_already = |as_written: &Arc<str>| {
             in_force.is_some_and(|in_force| {
-                !in_force.collections.contains_key(as_written)
+                !in_force.has_collection(as_written)
                     && names_of_collections(&in_force.endpoints).any(|name| *name == **as_written)
             })
         };
-        let (mut found, mut troubled) = (BTreeMap::new(), false);
-        for (as_written, collection) in collections {
-            let watched = self.collections.get(&collection.canonical)?;
-            notes.extend(watched.ambient.iter().map(ToString::to_string));
-            match &watched.state {
-                State::Waiting(None) => return None,
-                State::Waiting(Some(error)) => {
-                    notes.push(error.to_string());
-                    troubled |= !is_missed_already(as_written);
-                }
-                State::Failed(error) => notes.push(error.to_string()),
-                State::Valid(value, _) => {
-                    sources.extend(watched.source());
-                    found.insert(as_written.clone(), value.clone());
-                }
-            }
-        }
-        Some((ResolvedEndpoints { endpoints: endpoints.clone(), collections: found }, troubled))
+        let found = self.collections.find(endpoints, collections)?;
+        notes.extend(found.notes);
+        sources.extend(found.sources);
+        let troubled = found.troubled.iter().any(|as_written| !is_missed_already(as_written));
+        Some((found.resolved, troubled))
     }
 
     /// The endpoints of a cluster that are in force.

@@ -220,6 +220,25 @@ fn a_loop_counts_with_all_its_members() {
     }
 }
 
+/// Promise 1: what is below it may come yet, and be something else.
+#[test]
+fn a_loop_that_is_too_long_waits_for_what_is_below_it_like_any_other() {
+    let mut bed = Testbed::serving(&["g0", "g8"]);
+    bed.together(|bed| {
+        for n in 0..16 {
+            bed.aggregate(&format!("g{n}"), &[&format!("g{}", n + 1)]);
+        }
+    });
+    for n in 1..16 {
+        bed.aggregate(&format!("g{n}"), &[&format!("g{}", n + 1)]);
+    }
+    bed.aggregate("g16", &["g0", "new"]);
+    let told = bed.take();
+    assert!(told.contains("+CDS new") && !told.contains('{'), "{told:?}");
+    bed.deny(CDS, "new");
+    assert_eq!(bed.cluster_error("g0").kind, ClusterErrorKind::TooDeep);
+}
+
 #[test]
 fn two_spellings_of_one_cluster_are_one_leaf() {
     // A37, P-84: the name in the first place counts.

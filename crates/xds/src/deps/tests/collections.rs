@@ -130,6 +130,7 @@ fn an_address_that_two_pieces_have_stays_with_the_first() {
     let resolved = ResolvedEndpoints {
         endpoints: Arc::new(endpoints),
         collections: [("c1".into(), Arc::new(collection(&[1, 2]))), ("c2".into(), Arc::new(second))].into(),
+        globs: BTreeMap::new(),
     };
     let ports = |endpoint: &&Endpoint| endpoint.addresses.first().port();
     let joined: Vec<Vec<Vec<u16>>> = resolved

@@ -433,6 +433,97 @@ fn a_leaf_that_a_subscribed_aggregate_still_names_is_taken_away_at_once() {
     assert_eq!(bed.take(), "{a! agg>b b=80}");
 }
 
+/// D-35: the routes in force still lead to it, and the aggregate waits for what takes its place.
+#[test]
+fn a_leaf_that_its_aggregate_moves_away_from_stays_though_an_rpc_subscribes_to_it() {
+    let mut bed = Testbed::routed(&["agg"]);
+    bed.aggregate("agg", &["a"]);
+    bed.eds("a");
+    bed.endpoints("a", &[1]);
+    bed.subscribe("a");
+    bed.aggregate("agg", &["b"]);
+    bed.take();
+    take_away(&mut bed, CDS, "a");
+    assert_eq!(bed.take(), "{a=1 agg>a}");
+    bed.logical_dns("b", "192.0.2.1");
+    assert_eq!(bed.take(), "{a! agg>b b=80} -EDS a");
+}
+
+/// What was kept for the sake of an aggregate that moves away from it fails once another one that an RPC wants names it:
+/// nothing takes its place there.
+#[test]
+fn a_leaf_that_was_taken_away_fails_once_a_subscription_leads_to_it() {
+    let mut bed = Testbed::routed(&[]);
+    bed.subscribe("agg");
+    bed.subscribe("other");
+    bed.aggregate("agg", &["a"]);
+    bed.eds("a");
+    bed.endpoints("a", &[1]);
+    bed.aggregate("agg", &["b"]);
+    bed.take();
+    take_away(&mut bed, CDS, "a");
+    assert_eq!(bed.take(), "{a=1 agg>a}");
+    bed.aggregate("other", &["a"]);
+    assert_eq!(bed.take(), "{a! agg>a other!} -EDS a");
+}
+
+/// New routes that are awaited take the place of those in force, and not of what only a subscription leads to: a leaf that
+/// its aggregate waited for is not kept by that.
+#[test]
+fn a_leaf_of_a_subscribed_aggregate_fails_though_new_routes_are_awaited() {
+    let mut bed = Testbed::routed(&[]);
+    bed.subscribe("agg");
+    bed.aggregate("agg", &["a"]);
+    bed.eds("a");
+    bed.endpoints("a", &[1]);
+    bed.inline(&["n"]);
+    bed.logical_dns("a", "host");
+    bed.take();
+    bed.answer("host", Ok(&[]));
+    assert_eq!(bed.take(), "{a=none agg>a} -EDS a");
+}
+
+/// D-21: what is in force only for a subscription holds no switch back, also while its aggregate waits for other leaves.
+#[test]
+fn a_leaf_that_a_subscribed_aggregate_holds_on_to_does_not_hold_a_switch_back() {
+    let mut bed = Testbed::routed(&[]);
+    bed.switch("A");
+    bed.subscribe("agg");
+    bed.aggregate("agg", &["a"]);
+    bed.eds("a");
+    bed.endpoints("a", &[1]);
+    bed.aggregate("agg", &["b"]);
+    bed.switch("B");
+    bed.inline(&["c"]);
+    bed.eds("c");
+    bed.take();
+    bed.endpoints("c", &[2]);
+    bed.endpoints("c", &[3]);
+    assert_eq!(bed.take(), "{a=1 agg>a c=2} {a=1 agg>a c=3}");
+}
+
+/// D-20: while a switch holds newer endpoints back, the collections of those in force stay watched, whatever the cluster
+/// has come to meanwhile.
+#[test]
+fn collections_in_force_stay_watched_while_a_switch_holds_newer_ones_back() {
+    let mut bed = Testbed::routed(&["a"]);
+    bed.eds("a");
+    bed.endpoints_in("a", &["l1"]);
+    bed.collection("l1", &[1]);
+    bed.take();
+    bed.switch("B");
+    bed.endpoints_in("a", &["l2"]);
+    bed.collection("l2", &[2]);
+    bed.logical_dns("a", "host");
+    assert_eq!(bed.take(), "+LEDS l2 ?host:80");
+    // Back to what is in force: it was never lost.
+    bed.collection("l1", &[3]);
+    bed.endpoints_in("a", &["l1"]);
+    assert_eq!(bed.take(), "-LEDS l2");
+    bed.pass(seconds(15));
+    assert_eq!(bed.take(), "{a=3}mixed");
+}
+
 #[test]
 fn nothing_is_held_on_to_after_an_error() {
     let mut bed = Testbed::serving(&["a"]);

@@ -415,10 +415,18 @@ fn r125_a_collection_needs_self_and_the_name_of_a_list() {
         &with("", None),
         &[&format!("{path}.leds_config: must be self"), &format!("{path}.leds_collection_name: must not be empty")],
     );
-    let glob = format!("{path}.leds_collection_name: is a glob collection: expected a list collection");
+    let glob =
+        format!("{path}.leds_collection_name: is a glob collection, which needs delta: expected a list collection");
     for name in ["x/*", "xdstp://a/t/x/*", "xdstp://a/t/x/*?zone=1", "xdstp://a/t/x/%2A", "xdstp://a/t/x/%2a?zone=1"] {
         assert_faults(&with(name, self_source()), &[&glob]);
     }
+    // GC-2: a server that may speak delta can send it.
+    let pb = with("xdstp://a/envoy.config.endpoint.v3.LbEndpoint/x/*", self_source());
+    let pb = Assignment::decode(pb.encode_to_vec().as_slice()).unwrap();
+    assert!(Endpoints::parse(&pb, Collections::Lists).is_err());
+    let parsed = Endpoints::parse(&pb, Collections::ListsAndGlobs).unwrap();
+    let source = &parsed.priorities[0].localities[0].source;
+    assert!(matches!(source, EndpointSource::Collection(name) if name.ends_with("/x/*")), "{source:?}");
     for name in ["x/*y", "x*", "xdstp://a/t/x?y=/z", "x/%2A", "xdstp://a/t/x/%2Ay", "xdstp://a/t/x/%2"] {
         assert!(parse(&with(name, self_source())).is_ok(), "{name}");
     }
@@ -518,7 +526,7 @@ fn a_resource_full_of_faults_makes_a_short_error() {
 fn an_endpoint_that_cannot_be_decoded_is_named() {
     let mut assignment = Assignment::decode(sample().encode_to_vec().as_slice()).unwrap();
     assignment.endpoints[1].lb_endpoints.push(Bytes::from_static(&[0xff]));
-    let faults = faults_of(Endpoints::parse(&assignment, true));
+    let faults = faults_of(Endpoints::parse(&assignment, Collections::Lists));
     assert!(faults[0].starts_with("endpoints[1].lb_endpoints[1]: cannot be decoded: "), "{faults:?}");
     assert_eq!(faults.len(), 1);
 }
@@ -555,7 +563,7 @@ proptest! {
 
 fn check_bytes(bytes: &[u8]) {
     if let Ok(pb) = Assignment::decode(bytes)
-        && let Ok(parsed) = Endpoints::parse(&pb, true)
+        && let Ok(parsed) = Endpoints::parse(&pb, Collections::Lists)
     {
         check_invariants(&parsed);
     }
@@ -631,7 +639,7 @@ fn sample_collection() -> pb::LbEndpointCollection {
 
 /// From a message of the library, by way of its bytes.
 fn parse(pb: &pb::ClusterLoadAssignment) -> Result<Endpoints, Invalid> {
-    Endpoints::parse(&Assignment::decode(pb.encode_to_vec().as_slice()).unwrap(), true)
+    Endpoints::parse(&Assignment::decode(pb.encode_to_vec().as_slice()).unwrap(), Collections::Lists)
 }
 
 #[track_caller]

@@ -108,7 +108,7 @@ pub struct HeaderRule {
 }
 
 /// Where the value of a header comes from (S-47).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HeaderSource {
     /// `:method`.
     Method,
