@@ -349,19 +349,15 @@ impl World {
                 Action::Publish(config) => published.push(config),
             }
         };
-        self.reference.told.retain(|key, _| !removed.contains(key));
         self.reference.told.extend(added.into_iter().map(|key| (key, Told::nothing())));
-        self.judge(due, published, &begun, &stopped, deadline)
+        self.judge_published(published)?;
+        // What is not watched any more counted until now: the manager knew it when it decided.
+        self.reference.told.retain(|key, _| !removed.contains(key));
+        self.judge(due, &begun, &stopped, deadline)
     }
 
-    fn judge(
-        &mut self,
-        due: BTreeSet<DnsName>,
-        published: Vec<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
-        begun: &BTreeSet<DnsName>,
-        stopped: &BTreeSet<DnsName>,
-        deadline: Option<Time>,
-    ) -> Result<(), Violation> {
+    /// Compares what is published with what should be.
+    fn judge_published(&mut self, published: Vec<Result<Arc<XdsConfig>, Arc<ConfigError>>>) -> Result<(), Violation> {
         if std::mem::take(&mut self.dirty) {
             self.expected = self.reference.evaluate(self.now);
         }
@@ -377,6 +373,17 @@ impl World {
             }
             (self.reference, self.expected) = (next, expected);
         }
+        Ok(())
+    }
+
+    /// Compares what is watched and looked up with what should be.
+    fn judge(
+        &mut self,
+        due: BTreeSet<DnsName>,
+        begun: &BTreeSet<DnsName>,
+        stopped: &BTreeSet<DnsName>,
+        deadline: Option<Time>,
+    ) -> Result<(), Violation> {
         let Expected { watches, optional, lookups, optional_lookups, holds, .. } = std::mem::take(&mut self.expected);
         let in_force = self.manager.in_force().map(|shown| shown.cloned().map_err(Clone::clone));
         Invariant::Config.holds(in_force.as_ref() == self.reference.in_force(), || {
@@ -556,6 +563,7 @@ fn tell_resource(resource: &Resource) -> String {
             format!("{} priorities: {}", endpoints.priorities.len(), localities.map(tell).collect::<Vec<_>>().join(" "))
         }
         Resource::EndpointCollection(collection) => format!("{:?}", ports(collection)),
+        Resource::EndpointGlob(glob) => format!("{glob:?}"),
     }
 }
 

@@ -29,6 +29,7 @@ use crate::truth::Truth;
 
 mod attempts;
 pub(crate) mod config;
+mod lookups;
 pub(crate) mod picture;
 mod record;
 pub(crate) mod watchers;
@@ -37,7 +38,7 @@ mod wire;
 pub(crate) use record::{Entry, Known, Word};
 
 use attempts::PlaneView;
-use wire::{Moment, StreamView};
+use wire::StreamView;
 
 /// What one client was told, said and did.
 #[derive(Clone, Debug)]
@@ -334,7 +335,7 @@ impl Oracle {
                 .holds(false, || format!("{} is said to refuse what it was never asked for", server.server_uri)),
             Report::Alive(server) => self.is_alive_again(server),
             Report::Connecting(server) => self.connecting(server),
-            Report::Connected(server) => self.connected(server),
+            Report::Connected(server, _) => self.connected(server),
             Report::Answered(server) => self.has_answered(server),
             Report::DeletionIgnored(_, key) => {
                 Invariant::Cache.holds(self.deletions.begun.remove(key).is_some(), || {
@@ -495,12 +496,6 @@ impl Oracle {
         Invariant::Convergence.holds(down.is_none() || silent, || {
             format!("{} is held to be down, and everything works", self.rules.uri(down.unwrap_or_default()))
         })
-    }
-
-    /// Whether a sign came since then that proves the server of a stream to be alive. While another one is next in
-    /// line, a PONG alone does not.
-    fn is_proven_since(&self, stream: &StreamView, moment: Moment) -> bool {
-        stream.data > moment.data || (stream.pongs > moment.pongs && !self.has_next(stream.plane))
     }
 }
 

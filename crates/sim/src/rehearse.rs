@@ -162,7 +162,19 @@ impl Stage {
                 self.unreachable.remove(&server.server_uri);
                 true
             }
-            _ => true,
+            Report::Connecting(_)
+            | Report::Connected(..)
+            | Report::Answered(_)
+            | Report::Alive(_)
+            | Report::DeltaRefused(..)
+            | Report::FellBack(..)
+            | Report::Acked(..)
+            | Report::Nacked(..)
+            | Report::TimedOut(..)
+            | Report::Ignored(..)
+            | Report::DeletionIgnored(..)
+            | Report::DeletionOver(..)
+            | Report::SecurityIgnored(_) => true,
         }
     }
 

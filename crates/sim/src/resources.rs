@@ -268,7 +268,8 @@ pub(crate) fn sample(resource_type: ResourceType, name: &str) -> Spec {
         ResourceType::RouteConfig => Spec::Routes { clusters: vec![name.to_owned()], mark: 0 },
         ResourceType::Cluster => Spec::Eds { service: String::new(), mark: 0, lb: Lb::default() },
         ResourceType::Endpoints => Spec::Endpoints { priorities: vec![PrioritySpec::Here(vec![1, 2])], drop: 0 },
-        ResourceType::EndpointCollection => Spec::Collection { backends: vec![1, 2] },
+        // Members of globs come over delta, which no plane of this kind speaks: there is no word for them here.
+        ResourceType::EndpointCollection | ResourceType::EndpointGlob => Spec::Collection { backends: vec![1, 2] },
     }
 }
 
@@ -391,7 +392,7 @@ impl Lb {
             Policy::PickFirst => policy(pack_any(PickFirst::default())),
             Policy::Weighted => policy(pack_any(of_localities(pack_any(ClientSideWeightedRoundRobin::default())))),
             Policy::Subset => policy(pack_any(RandomSubsetting {
-                subset_size: Some(UInt32Value { value: 2 }),
+                subset_size: Some(UInt32Value { value: SUBSET }),
                 child_policy: Some(policy(pack_any(RoundRobin::default()))),
             })),
         };
@@ -450,6 +451,9 @@ fn localities(priority: u32, spec: &PrioritySpec) -> Vec<LocalityLbEndpoints> {
     }
 }
 
+/// How many endpoints a subset has.
+pub(crate) const SUBSET: u32 = 2;
+
 /// Backends from this number on are told to be unhealthy.
 pub(crate) const SICK: u16 = 60_000;
 
@@ -487,6 +491,7 @@ fn invalid(resource_type: ResourceType, name: &str) -> Vec<u8> {
         ResourceType::EndpointCollection => {
             LbEndpointCollection { entries: vec![CollectionEntry::default()] }.encode_to_vec()
         }
+        ResourceType::EndpointGlob => LbEndpoint::default().encode_to_vec(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a world starts from: the bootstrap, what the control planes say, and what may go wrong.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use mainstay_xds::resource::ResourceType;
 use mainstay_xds::target::{Target, TargetError};
 
 use crate::plane::Habits;
-use crate::resources::Spec;
+use crate::resources::{Policy, Spec};
 use crate::shell::Handle;
-use crate::truth::Truth;
+use crate::truth::{Told, Truth};
 
 /// The beginning of a world. Everything after it is choice.
 #[derive(Clone, Debug)]
@@ -174,7 +175,11 @@ impl Scenario {
             bootstrap: Arc::new(bootstrap),
             target,
             planes,
-            client: ClientSettings { reconnect_spread: Duration::ZERO, ..ClientSettings::default() },
+            client: ClientSettings {
+                reconnect_spread: Duration::ZERO,
+                trust_versions: true,
+                ..ClientSettings::default()
+            },
             deps: DepsSettings::default(),
             limits: Limits::default(),
             grain: Grain::Coarse,
@@ -213,7 +218,11 @@ impl Scenario {
             bootstrap: Arc::new(bootstrap),
             target,
             planes,
-            client: ClientSettings { reconnect_spread: Duration::ZERO, ..ClientSettings::default() },
+            client: ClientSettings {
+                reconnect_spread: Duration::ZERO,
+                trust_versions: true,
+                ..ClientSettings::default()
+            },
             deps: DepsSettings::default(),
             limits: Limits::default(),
             grain: Grain::Coarse,
@@ -248,6 +257,17 @@ impl Scenario {
             Some(Spec::Endpoints { drop, .. }) => *drop > 0,
             _ => false,
         })
+    }
+
+    /// The clusters that use subsets of their endpoints, in one of their versions.
+    pub(crate) fn subsets(&self) -> BTreeSet<String> {
+        let truths = self.planes.iter().flat_map(|plane| &plane.editions);
+        let resources = truths.flat_map(|truth| truth.resources.values());
+        let uses_subset = |told: &&Arc<Told>| match &told.spec {
+            Some(Spec::Eds { lb, .. }) => lb.policy == Policy::Subset,
+            _ => false,
+        };
+        resources.filter(uses_subset).map(|told| told.key.name.to_string()).collect()
     }
 
     /// The place of a server among the control planes.

@@ -32,6 +32,8 @@ pub(crate) struct Shell {
     pub(crate) misuse: Option<String>,
     /// Whether some cluster has a circuit breaker that can be reached, or drops RPCs.
     pub(crate) limited: bool,
+    /// See [`Scenario::subsets`](crate::Scenario).
+    pub(crate) subsets: Arc<BTreeSet<String>>,
     /// What was asked for since the last look, for transcripts.
     pub(crate) log: Vec<String>,
 }
@@ -86,7 +88,7 @@ impl Shell {
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let until = |connection: &Connection| match connection.state {
             State::Failed(until) => Some(until),
-            _ => None,
+            State::Idle | State::Asked | State::Connecting | State::Ready => None,
         };
         self.connections.values().filter_map(until).min()
     }

@@ -7,31 +7,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
-use mainstay_lb::{Action, CallTracker, ChannelCore, Connectivity, Context, Decision, Ending, Input, Rpc, Snapshot};
-use mainstay_xds::bootstrap::ServerConfig;
+use mainstay_lb::{CallTracker, ChannelCore, Context, Input, Snapshot};
 use mainstay_xds::client::{self, CloseCause, Report, StreamId};
 use mainstay_xds::deps::DnsName;
-use mainstay_xds::name::ResourceKey;
-use mainstay_xds::resource::ResourceType;
-use mainstay_xds::{Choose, Code, Time};
-use prost::Message;
+use mainstay_xds::{Choose, Time};
 
 use crate::choose::Narrow;
 use crate::fingerprint::Fingerprint;
 use crate::invariant::{Invariant, Violation};
 use crate::oracle::config::ConfigOracle;
 use crate::oracle::picture::Picture;
-use crate::oracle::{Oracle, Rules, Seen, View};
+use crate::oracle::{Oracle, Rules};
 use crate::plane::{Net, Plane, Response, Session};
 use crate::scenario::{Grain, Scenario};
 use crate::shell::{Handle, Shell, State};
-use crate::traffic;
 
+mod actions;
+mod check;
 mod drill;
 mod end;
 mod events;
+mod faults;
 mod loads;
+mod rpcs;
 mod side;
 mod streams;
 pub(crate) mod tell;
@@ -203,7 +201,7 @@ impl World {
         let mut world = Self {
             now: START,
             core: scenario.core(),
-            shell: Shell { limited: scenario.is_limited(), ..Shell::default() },
+            shell: Shell { limited: scenario.is_limited(), subsets: Arc::new(scenario.subsets()), ..Shell::default() },
             planes: planes.collect(),
             links: BTreeMap::new(),
             lookups: BTreeSet::new(),
@@ -333,58 +331,6 @@ impl World {
         Ok(())
     }
 
-    fn fault(&mut self, choose: &mut dyn Choose, event: &Event) {
-        self.faults_left = self.faults_left.saturating_sub(1);
-        self.stats.faults += 1;
-        match event {
-            Event::Kill(index) => {
-                self.planes[*index].net = Net::Refusing;
-                self.reset_links(choose, *index);
-            }
-            Event::Restart(index) => {
-                self.planes[*index].restart();
-                self.reset_links(choose, *index);
-            }
-            Event::BlackHole(index) => {
-                self.planes[*index].net = Net::BlackHole;
-                let keepalive = self.now + KEEPALIVE;
-                for id in self.open_links(*index) {
-                    if let Some(link) = self.links.get_mut(&id) {
-                        link.keepalive.get_or_insert(keepalive);
-                    }
-                }
-            }
-            Event::Mute(index) => self.planes[*index].mute = true,
-            Event::Cut(id) => {
-                self.lose(choose, *id, CloseCause::Ended { code: 14, message: "restarting".to_owned() });
-            }
-            Event::HalfOpen(id) => {
-                if let Some(link) = self.links.get_mut(id) {
-                    link.dead = true;
-                    link.keepalive.get_or_insert(self.now + KEEPALIVE);
-                }
-            }
-            Event::Garbage((who, id)) => {
-                if let Some(link) = self.links.get_mut(&(*who, *id)) {
-                    link.bytes = true;
-                }
-                if let Some(oracle) = self.oracle_of(*who) {
-                    oracle.nonsense(*id);
-                }
-                let nonsense = Bytes::from_static(b"\xff\xffnonsense");
-                self.xds(choose, *who, client::Event::Received(*id, nonsense));
-            }
-            _ => {}
-        }
-    }
-
-    fn reset_links(&mut self, choose: &mut dyn Choose, plane: usize) {
-        for id in self.open_links(plane) {
-            self.lose(choose, id, CloseCause::ConnectionLost("connection reset".to_owned()));
-        }
-        self.lose_loads(choose, plane);
-    }
-
     // --- Time, DNS, backends ---
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
@@ -432,19 +378,6 @@ impl World {
         }
     }
 
-    /// Our process stops for so long: what was due meanwhile is late, and what came meanwhile waits to be read.
-    fn stop(&mut self, seconds: u64) {
-        self.faults_left = self.faults_left.saturating_sub(1);
-        self.stats.faults += 1;
-        self.now = self.now + Duration::from_secs(seconds);
-        if let Some(oracle) = &mut self.oracle {
-            oracle.0.woke(self.now);
-        }
-        if let Some(side) = &mut self.side {
-            side.oracle.woke(self.now);
-        }
-    }
-
     fn resolved(&mut self, choose: &mut dyn Choose, name: DnsName, works: bool) {
         self.lookups.remove(&name);
         // Each name has addresses of its own.
@@ -455,23 +388,6 @@ impl World {
             oracle.1.resolved(&name, &answer);
         }
         self.input(choose, Input::Dns(name, answer));
-    }
-
-    fn backend_down(&mut self, choose: &mut dyn Choose, address: SocketAddr) {
-        self.backend_faults_left = self.backend_faults_left.saturating_sub(1);
-        self.stats.faults += 1;
-        self.shell.down.insert(address);
-        self.shell.troubled.insert(address);
-        let mut lost = Vec::new();
-        for (id, connection) in &mut self.shell.connections {
-            if connection.handle.address == address && connection.state == State::Ready {
-                connection.state = State::Idle;
-                lost.push(*id);
-            }
-        }
-        for id in lost {
-            self.input(choose, Input::Connectivity(id, Connectivity::Idle));
-        }
     }
 
     fn subscribe(&mut self, cluster: &str, begins: bool) {
@@ -487,70 +403,6 @@ impl World {
         if let Some(oracle) = &mut self.oracle {
             oracle.1.subscribed(self.subscriptions.keys().cloned().collect());
         }
-    }
-
-    // --- RPCs ---
-
-    fn rpc(&mut self, choose: &mut dyn Choose, path: u8) {
-        self.shell.lend();
-        self.stats.rpcs += 1;
-        let path = path_of(path);
-        let headers = http::HeaderMap::new();
-        let decision = self.snapshot.decide(Rpc { path, headers: &headers }, choose);
-        match decision {
-            Decision::Send(to) => {
-                self.stats.rpcs_sent += 1;
-                self.loads.picked(&to.origin.cluster);
-                let (address, wake) = (to.subchannel.address, to.wake);
-                self.rpcs.push_back((address, Arc::new(to.tracker)));
-                if let Some(wake) = wake {
-                    self.input(choose, Input::Wake(wake));
-                }
-            }
-            Decision::Wait(_, None) | Decision::Fail(_) | Decision::Drop(_) | Decision::Inject(_) => {}
-            Decision::Wait(_, Some(wake)) => self.input(choose, Input::Wake(wake)),
-        }
-    }
-
-    fn end_rpc(&mut self) {
-        if let Some((_, tracker)) = self.rpcs.pop_front()
-            && let Some(tracker) = Arc::into_inner(tracker)
-        {
-            tracker.end(Ending { code: Code::Ok, trailers: None });
-        }
-    }
-
-    /// Every RPC ends well.
-    fn end_rpcs(&mut self) {
-        while !self.rpcs.is_empty() {
-            self.end_rpc();
-        }
-    }
-
-    /// Checks what RPCs would see right now.
-    fn check_traffic(&mut self, choose: &mut dyn Choose, grain: Grain) -> Result<(), Violation> {
-        let Some(oracle) = &self.oracle else { return Ok(()) };
-        self.shell.lend();
-        let headers = http::HeaderMap::new();
-        let in_force = match self.core.config() {
-            None => traffic::InForce::Nothing,
-            Some(Err(_)) => traffic::InForce::Error,
-            Some(Ok(_)) => traffic::InForce::Config(oracle.1.picture.as_deref()),
-        };
-        for path in [path_of(0), path_of(1)] {
-            self.stats.rpcs += 1;
-            let decision = self.snapshot.decide(Rpc { path, headers: &headers }, choose);
-            traffic::check(path, &decision, in_force, &self.recent, &self.shell, grain)?;
-            if let Decision::Send(to) = decision {
-                self.stats.rpcs_sent += 1;
-                to.tracker.withdraw(); // It was only a question.
-            }
-        }
-        let counted: u32 = self.shell.counters.values().map(|counter| counter.in_flight()).sum();
-        let in_flight = self.rpcs.len();
-        Invariant::Breaker.holds(counted as usize == in_flight, || {
-            format!("circuit breakers count {counted} RPCs, and {in_flight} are in flight")
-        })
     }
 
     // --- The core ---
@@ -634,194 +486,6 @@ impl World {
         false
     }
 
-    fn act(&mut self, action: Action<Handle>) -> Result<(), Violation> {
-        match action {
-            Action::OpenStream { stream, server, connect_timeout, .. } => {
-                self.open_stream(Who::Channel, stream, &server, connect_timeout)
-            }
-            Action::Send(stream, bytes) => self.send(Who::Channel, stream, bytes),
-            Action::Probe { stream, call } => self.probe(Who::Channel, stream, call),
-            Action::CloseStream(stream) => self.close_stream(Who::Channel, stream),
-            Action::Load(action) => self.load(action),
-            Action::Resolve(name) => {
-                self.note(|_| format!("  > resolve {name}"));
-                let is_new = self.lookups.insert(name.clone());
-                Invariant::Work.holds(is_new, || format!("{name} is looked up twice at a time"))
-            }
-            Action::StopResolving(name) => {
-                let was_there = self.lookups.remove(&name);
-                Invariant::Leak.holds(was_there, || format!("{name} is not looked up, and that was to stop"))
-            }
-            Action::Report(report) => self.report(Who::Channel, report),
-            Action::Publish(snapshot) => {
-                self.stats.configs += 1;
-                self.note(|world| format!("  = {}", tell::config(&world.core)));
-                self.snapshot = snapshot;
-                Ok(())
-            }
-        }
-    }
-
-    fn open_stream(
-        &mut self,
-        who: Who,
-        stream: StreamId,
-        server: &ServerConfig,
-        connect_timeout: Duration,
-    ) -> Result<(), Violation> {
-        let plane = self.scenario.plane_of(server);
-        let plane = plane.ok_or_else(|| Invariant::Attempts.broken("an attempt at an unknown server"))?;
-        self.note(|_| format!("  > {}open {}", who.tell(), server.server_uri));
-        let now = self.now;
-        if let Some(oracle) = self.oracle_of(who) {
-            oracle.open(now, plane, stream, connect_timeout)?;
-        }
-        let link = Link {
-            plane,
-            connecting: Some(self.now + connect_timeout),
-            session: Session::default(),
-            unsent: None,
-            to_plane: VecDeque::new(),
-            to_client: VecDeque::new(),
-            ping: false,
-            call: false,
-            probed: false,
-            bytes: false,
-            dead: false,
-            keepalive: None,
-            closed: false,
-        };
-        self.links.insert((who, stream), link);
-        Ok(())
-    }
-
-    fn send(&mut self, who: Who, stream: StreamId, bytes: Bytes) -> Result<(), Violation> {
-        let request = DiscoveryRequest::decode(bytes.clone());
-        let request = request.map_err(|error| Invariant::Answers.broken(format!("not a request: {error}")))?;
-        self.note(|world| format!("  > {}{}: {}", who.tell(), world.server_of((who, stream)), tell::request(&request)));
-        if let Some(oracle) = self.oracle_of(who) {
-            oracle.send(stream, &request)?;
-        }
-        if let Some(link) = self.links.get_mut(&(who, stream)) {
-            link.unsent = Some(bytes);
-        }
-        Ok(())
-    }
-
-    fn probe(&mut self, who: Who, stream: StreamId, call: bool) -> Result<(), Violation> {
-        self.note(|world| format!("  > {}{}: PING, call: {call}", who.tell(), world.server_of((who, stream))));
-        let now = self.now;
-        if let Some(oracle) = self.oracle_of(who) {
-            oracle.probe(now, stream, call)?;
-        }
-        if let Some(link) = self.links.get_mut(&(who, stream)) {
-            (link.ping, link.probed) = (true, true);
-            link.call |= call;
-        }
-        Ok(())
-    }
-
-    fn close_stream(&mut self, who: Who, stream: StreamId) -> Result<(), Violation> {
-        self.note(|world| format!("  > {}close {}", who.tell(), world.server_of((who, stream))));
-        if let Some(oracle) = self.oracle_of(who) {
-            oracle.close(stream)?;
-        }
-        if let Some(mut link) = self.links.remove(&(who, stream))
-            && !link.to_client.is_empty()
-        {
-            link.closed = true;
-            self.links.insert((who, stream), link);
-        }
-        Ok(())
-    }
-
-    fn report(&mut self, who: Who, report: Report) -> Result<(), Violation> {
-        self.stats.fallbacks += u64::from(matches!(report, Report::FellBack(..)));
-        self.note(|_| format!("  ! {}{}", who.tell(), report));
-        let now = self.now;
-        if let Some(oracle) = self.oracle_of(who) {
-            oracle.report(now, &report)?;
-        }
-        if let Some(reports) = self.reports.as_mut().filter(|_| who == Who::Channel) {
-            reports.push(report);
-        }
-        Ok(())
-    }
-
-    fn check(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
-        self.stats.virtual_time = self.now.since(START);
-        if let Some(misuse) = self.shell.misuse.take() {
-            return Err(Invariant::Connections.broken(misuse));
-        }
-        let Some(mut oracle) = self.oracle.take() else { return Ok(()) };
-        let before = oracle.1.picture.clone();
-        let quiet = self.quiet_links(Who::Channel);
-        let is_quiet =
-            quiet.len() == self.links.keys().filter(|(who, _)| *who == Who::Channel).count() && self.lookups.is_empty();
-        let dump = self.core.client().dump();
-        let servers = self.core.client().server_states();
-        let view = View { now: self.now, dump: &dump, servers: &servers, quiet: &quiet };
-        let (client, config) = &mut *oracle;
-        let counted: usize = self.core.client().count_resources().iter().map(|count| count.count).sum();
-        let verdict = client
-            .check(&view)
-            .and_then(|()| config.check(client, &view, self.core.config(), is_quiet, !self.lookups.is_empty()))
-            .and_then(|()| {
-                Invariant::States.holds(counted == dump.len(), || {
-                    format!("{counted} resources are counted, and {} are shown", dump.len())
-                })
-            });
-        self.oracle = Some(oracle);
-        verdict?;
-        self.check_side()?;
-        let now = self.oracle.as_ref().and_then(|oracle| oracle.1.picture.as_ref());
-        if let Some(before) = before
-            && !now.is_some_and(|now| Arc::ptr_eq(now, &before))
-        {
-            self.recent.push((self.now + WARM_BOUND, before));
-            self.loads.reconfigured();
-        }
-        self.recent.retain(|(until, _)| self.now <= *until);
-        self.check_connections(is_quiet)?;
-        self.check_traffic(choose, self.scenario.grain)
-    }
-
-    /// There is one connection to each address at most, and none to an address that nobody needs.
-    fn check_connections(&self, is_quiet: bool) -> Result<(), Violation> {
-        if !is_quiet {
-            return Ok(());
-        }
-        let picture = self.oracle.as_ref().and_then(|oracle| oracle.1.picture.as_ref());
-        let pictures = picture.into_iter().chain(self.recent.iter().map(|(_, recent)| recent));
-        let needed: BTreeSet<SocketAddr> = pictures.flat_map(|picture| picture.all_addresses()).collect();
-        let mut seen = BTreeSet::new();
-        for connection in self.shell.connections.values() {
-            let address = connection.handle.address;
-            Invariant::Connections.holds(seen.insert(address), || format!("two connections to {address}"))?;
-            Invariant::Connections
-                .holds(needed.contains(&address), || format!("{address} is connected and not needed"))?;
-        }
-        Ok(())
-    }
-
-    /// The open streams of a client through which nothing is under way, and what is at their other end.
-    fn quiet_links(&self, who: Who) -> BTreeMap<StreamId, Seen<'_>> {
-        let is_quiet = |link: &Link| {
-            link.connecting.is_none()
-                && !link.closed
-                && link.unsent.is_none()
-                && link.to_plane.is_empty()
-                && link.to_client.is_empty()
-                && !link.session.has_news(&self.planes[link.plane])
-        };
-        let links = self.links.iter().filter(|((owner, _), link)| *owner == who && is_quiet(link));
-        let seen = |link: &Link| {
-            let plane = &self.planes[link.plane];
-            Seen { truth: (plane.is_fine() && !link.dead).then_some(&**plane.truth()) }
-        };
-        links.map(|((_, id), link)| (*id, seen(link))).collect()
-    }
-
     // --- Looking at it ---
 
     /// The snapshot that RPCs use.
@@ -854,13 +518,6 @@ impl World {
     pub(crate) fn addresses_in_force(&self, cluster: &str) -> BTreeSet<SocketAddr> {
         let picture = self.oracle.as_ref().and_then(|oracle| oracle.1.picture.as_ref());
         picture.map_or_else(BTreeSet::new, |picture| picture.addresses(cluster))
-    }
-
-    /// The control plane that a cluster came from.
-    pub(crate) fn teller_of(&self, cluster: &str) -> Option<usize> {
-        let key = ResourceKey { resource_type: ResourceType::Cluster, name: cluster.into() };
-        let entry = self.oracle.as_ref()?.0.entries.get(&key)?;
-        entry.held.as_ref().map(|held| held.plane)
     }
 
     /// What is in force, in words.

@@ -89,7 +89,7 @@ impl<'a> Draw<'a> {
     pub(super) fn filter(&mut self) -> Rbac {
         let rules = self.mostly().then(|| pb::Rbac {
             action: if self.alike || self.mostly() { self.upto(2) as i32 } else { self.upto(4) as i32 },
-            policies: (0..self.upto(4)).map(|_| ((*self.of(POLICIES)).to_owned(), self.policy())).collect(),
+            policies: self.policies().into_iter().collect(),
             audit_logging_options: (!self.alike && self.seldom()).then(|| self.audit()),
         });
         let matcher = (!self.alike && self.rarely()).then(Default::default);
@@ -105,6 +105,14 @@ impl<'a> Draw<'a> {
         };
         let audit_condition = if self.rarely() { 4 } else { self.upto(4) as i32 };
         AuditLoggingOptions { audit_condition, logger_configs: (0..self.upto(3)).map(|_| logger(self)).collect() }
+    }
+
+    /// Few, as most filters have; or seldom many, so that several ask for the same thing.
+    fn policies(&mut self) -> Vec<(String, Policy)> {
+        if self.seldom() {
+            return (0..self.upto(16)).map(|n| (format!("{}{n}", self.of(POLICIES)), self.policy())).collect();
+        }
+        (0..self.upto(4)).map(|_| ((*self.of(POLICIES)).to_owned(), self.policy())).collect()
     }
 
     fn policy(&mut self) -> Policy {

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use mainstay_xds::client::ResourceError;
@@ -24,8 +25,12 @@ pub(super) struct Clusters<'a> {
     newest: BTreeSet<Arc<str>>,
     in_force: BTreeSet<Arc<str>>,
     subscribed: BTreeSet<Arc<str>>,
+    /// Those of what is in force that its routes lead to, and not only what a subscription holds on to.
+    routed: BTreeSet<Arc<str>>,
     leaves: BTreeMap<Arc<str>, Leaf>,
     lists: RefCell<BTreeMap<Arc<str>, List>>,
+    /// The aggregates below each that was asked for.
+    below: RefCell<BTreeMap<Arc<str>, Rc<Names>>>,
 }
 
 /// What a cluster that is no aggregate comes to.
@@ -48,6 +53,9 @@ enum List {
     Made { members: Vec<Member>, height: usize, troubled: bool },
 }
 
+/// Names of clusters.
+type Names = BTreeSet<Arc<str>>;
+
 /// A leaf or why there is none, and the name by which its resource is known.
 type Member = (Arc<str>, Result<Arc<str>, Arc<ResourceError>>);
 
@@ -60,6 +68,11 @@ enum Made {
 
 impl<'a> Clusters<'a> {
     pub(super) fn new(reference: &'a Reference) -> Self {
+        Self::with(reference, false)
+    }
+
+    /// With `all`, what aggregates hold on to until something else is published is in force as well.
+    pub(super) fn with(reference: &'a Reference, all: bool) -> Self {
         let newest = reference.reach(&reference.newest);
         let subscribed = reference.reach(reference.subscriptions.keys());
         let mut this = Self {
@@ -67,26 +80,31 @@ impl<'a> Clusters<'a> {
             newest,
             in_force: reference.reach(&reference.routed),
             subscribed,
+            routed: reference.reach(&reference.routed),
             leaves: BTreeMap::new(),
             lists: RefCell::default(),
+            below: RefCell::default(),
         };
         // What is held on to leads to more, which may be held on to.
         loop {
             this.leaves.clear();
             this.lists.borrow_mut().clear();
-            let all: BTreeSet<_> = this.all().cloned().collect();
-            for name in &all {
+            this.below.borrow_mut().clear();
+            let names: BTreeSet<_> = this.all().cloned().collect();
+            for name in &names {
                 if !this.is_aggregate(name) {
                     let leaf = this.leaf(name);
                     this.leaves.insert(name.clone(), leaf);
                 }
             }
-            let roots: BTreeSet<_> = reference.routed.iter().cloned().chain(this.held_leaves(false)).collect();
+            let roots: BTreeSet<_> = reference.routed.iter().cloned().chain(this.held_leaves(all)).collect();
             let in_force = reference.reach(&roots);
-            if in_force == this.in_force {
+            let held: BTreeSet<_> = this.held_below(reference.routed.iter(), all).into_values().flatten().collect();
+            let routed = reference.reach(reference.routed.iter().chain(&held));
+            if (&in_force, &routed) == (&this.in_force, &this.routed) {
                 return this;
             }
-            this.in_force = in_force;
+            (this.in_force, this.routed) = (in_force, routed);
         }
     }
 
@@ -114,14 +132,22 @@ impl<'a> Clusters<'a> {
 
     /// The aggregates that hold on to their old leaves.
     fn holding(&self, all: bool) -> BTreeMap<Arc<str>, Vec<Arc<str>>> {
-        let (mut held, mut seen) = (BTreeMap::new(), BTreeSet::new());
         let roots = self.reference.routed.iter().chain(self.reference.subscriptions.keys());
+        self.held_below(roots, all)
+    }
+
+    fn held_below<'b>(
+        &self,
+        roots: impl Iterator<Item = &'b Arc<str>>,
+        all: bool,
+    ) -> BTreeMap<Arc<str>, Vec<Arc<str>>> {
+        let (mut held, mut seen) = (BTreeMap::new(), BTreeSet::new());
         let mut work: Vec<Arc<str>> = roots.cloned().collect();
         while let Some(name) = work.pop() {
             if !seen.insert(name.clone()) || !self.is_known(&name) {
                 continue;
             }
-            work.extend(self.reference.children(&name).iter().map(|child| Arc::from(child.as_str())));
+            work.extend(self.parts(&name));
             if let Some(Ok(config)) = self.used(&name)
                 && let ClusterChildren::Aggregate(leaves) = &config.children
                 && (!self.is_settled(&name) || (all && self.is_changing(&name, &config.cluster)))
@@ -131,6 +157,14 @@ impl<'a> Clusters<'a> {
             }
         }
         held
+    }
+
+    /// The clusters that a cluster of what is in force names. What is new below an aggregate that waits is not a part of
+    /// anything yet.
+    fn parts(&self, name: &Arc<str>) -> Vec<Arc<str>> {
+        let settled = self.is_settled(name);
+        let children = self.reference.children(name).iter().map(|child| Arc::<str>::from(child.as_str()));
+        children.filter(|child| settled || self.used(child).is_some()).collect()
     }
 
     /// Whether an aggregate names others than the one in force, or has not replaced it since it did.
@@ -166,11 +200,10 @@ impl<'a> Clusters<'a> {
     }
 
     fn is_outgoing(&self, name: &str) -> bool {
-        let is_replaced = self.reference.routed != self.reference.newest;
         self.used(name).is_some_and(is_usable)
             && self.in_force.contains(name)
             && !self.newest.contains(name)
-            && (is_replaced || !self.subscribed.contains(name))
+            && (!self.subscribed.contains(name) || self.routed.contains(name))
     }
 
     fn make(&self, name: &Arc<str>, sources: &mut BTreeSet<Source>) -> Made {
@@ -264,7 +297,7 @@ impl<'a> Clusters<'a> {
                 State::Value(..) => return None,
             }
         }
-        Some((ResolvedEndpoints { endpoints: endpoints.clone(), collections }, troubled))
+        Some((ResolvedEndpoints { endpoints: endpoints.clone(), collections, globs: BTreeMap::new() }, troubled))
     }
 
     /// What to say of localities without endpoints (L-15).
@@ -328,8 +361,12 @@ impl<'a> Clusters<'a> {
     }
 
     /// The aggregates below a cluster.
-    fn below(&self, name: &Arc<str>) -> BTreeSet<Arc<str>> {
+    fn below(&self, name: &Arc<str>) -> Rc<Names> {
+        if let Some(known) = self.below.borrow().get(name) {
+            return known.clone();
+        }
         let (mut found, mut work) = (BTreeSet::new(), vec![name.clone()]);
+        let asked = name.clone();
         while let Some(name) = work.pop() {
             for child in self.reference.children(&name).iter().map(|child| Arc::<str>::from(child.as_str())) {
                 if self.is_known(&child) && self.is_aggregate(&child) && found.insert(child.clone()) {
@@ -337,7 +374,7 @@ impl<'a> Clusters<'a> {
                 }
             }
         }
-        found
+        self.below.borrow_mut().entry(asked).or_insert_with(|| Rc::new(found)).clone()
     }
 
     fn list(&self, name: &Arc<str>) -> List {
@@ -351,14 +388,14 @@ impl<'a> Clusters<'a> {
 
     fn make_list(&self, name: &Arc<str>) -> List {
         let group = self.group(name);
-        if group.len() > MAX_DEPTH {
-            return List::TooDeep;
-        }
         let children = group.iter().flat_map(|member| self.reference.children(member));
         let outside: BTreeSet<Arc<str>> = children.map(|child| Arc::from(child.as_str())).collect();
         let outside = || outside.iter().filter(|child| !group.contains(*child));
         if outside().any(|child| self.is_known(child) && !self.is_settled(child)) {
             return List::Waiting;
+        }
+        if group.len() > MAX_DEPTH {
+            return List::TooDeep;
         }
         let troubled = outside().any(|child| self.is_troubled(child));
         let height = self.height(&group, outside());
@@ -426,7 +463,7 @@ impl<'a> Clusters<'a> {
                 let leaf = match self.leaves.get(&child).and_then(|leaf| leaf.result.as_ref()) {
                     Some(Err(error)) => match &error.kind {
                         ClusterErrorKind::Resource(error) => Err(error.clone()),
-                        _ => continue,
+                        ClusterErrorKind::TooDeep | ClusterErrorKind::NoLeaves(_) => continue,
                     },
                     Some(Ok(_)) => Ok(child),
                     None => continue,
@@ -534,10 +571,7 @@ impl<'a> Clusters<'a> {
             if !self.is_known(&name) || !seen.insert(name.clone()) {
                 continue;
             }
-            let settled = self.is_settled(&name);
-            let children = self.reference.children(&name).iter().map(|child| Arc::<str>::from(child.as_str()));
-            // What is new below an aggregate that waits is not a part of anything yet.
-            work.extend(children.filter(|child| settled || self.used(child).is_some()));
+            work.extend(self.parts(&name));
             let result = self.result(&name);
             if result.is_none() {
                 kept.insert(name.clone());
@@ -550,13 +584,13 @@ impl<'a> Clusters<'a> {
     }
 
     /// The servers behind the clusters of what is newest, and of what is in force.
-    pub(super) fn sources(&self, all: bool) -> [BTreeSet<Source>; 2] {
+    pub(super) fn sources(&self) -> [BTreeSet<Source>; 2] {
         let newest = self.newest.iter().flat_map(|name| self.own_sources(name)).collect();
-        [newest, self.held_sources(all).into_values().flatten().collect()]
+        [newest, self.held_sources().into_values().flatten().collect()]
     }
 
     /// The servers behind each cluster of what is in force. One that waits is what it was, or follows.
-    pub(super) fn held_sources(&self, all: bool) -> BTreeMap<Arc<str>, BTreeSet<Source>> {
+    pub(super) fn held_sources(&self) -> BTreeMap<Arc<str>, BTreeSet<Source>> {
         let sources = |name: &Arc<str>| {
             if self.is_aggregate(name) || self.is_settled(name) {
                 return self.own_sources(name);
@@ -565,9 +599,8 @@ impl<'a> Clusters<'a> {
             self.follow(name, &mut sources);
             sources
         };
-        let mut names = self.in_force.clone();
-        names.extend(self.reference.reach(&self.held_leaves(all)));
-        names.into_iter().map(|name| (name.clone(), sources(&name))).collect()
+        // Subscriptions hold no switch back (D-21).
+        self.routed.iter().map(|name| (name.clone(), sources(name))).collect()
     }
 
     /// The aggregates that hold on to their old leaves.

@@ -115,7 +115,7 @@ pub(super) fn endpoints(name: &DnsName, addresses: &[SocketAddr]) -> Arc<Resolve
         proxy: None,
     };
     let endpoints = Endpoints { priorities: vec![Priority { localities: vec![locality] }], drops: Vec::new() };
-    Arc::new(ResolvedEndpoints { endpoints: Arc::new(endpoints), collections: BTreeMap::new() })
+    Arc::new(ResolvedEndpoints { endpoints: Arc::new(endpoints), collections: BTreeMap::new(), globs: BTreeMap::new() })
 }
 
 /// gRPC's backoff: 1 s, 1.6 s and so on up to 120 s; chance takes the middle here.

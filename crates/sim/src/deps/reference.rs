@@ -135,14 +135,22 @@ impl Reference {
     pub(super) fn cluster(&self, name: &str) -> Option<&Arc<Cluster>> {
         match self.told_of(ResourceType::Cluster, name)?.value()? {
             Resource::Cluster(cluster) => Some(cluster),
-            _ => None,
+            Resource::Listener(_)
+            | Resource::RouteConfig(_)
+            | Resource::Endpoints(_)
+            | Resource::EndpointCollection(_)
+            | Resource::EndpointGlob(_) => None,
         }
     }
 
     pub(super) fn endpoints(&self, name: &str) -> Option<&Arc<Endpoints>> {
         match self.told_of(ResourceType::Endpoints, name)?.value()? {
             Resource::Endpoints(endpoints) => Some(endpoints),
-            _ => None,
+            Resource::Listener(_)
+            | Resource::RouteConfig(_)
+            | Resource::Cluster(_)
+            | Resource::EndpointCollection(_)
+            | Resource::EndpointGlob(_) => None,
         }
     }
 
@@ -178,6 +186,7 @@ impl Reference {
         let failure = self.read_unit();
         let is_complete = Clusters::new(self).is_complete();
         self.count(true);
+        let mut is_put = false;
         let publish = match failure {
             Some(error) => {
                 // A mixture that nobody sees goes on all the same.
@@ -188,7 +197,11 @@ impl Reference {
                 let is_known = matches!(&self.in_force, Some(Err(known)) if **known == error);
                 (!is_known).then_some(Err(error))
             }
-            None => self.decide(now, is_complete).map(|plan| Ok(Plan { was_held, ..plan })),
+            None => {
+                let decided = self.decide(now, is_complete);
+                is_put = decided.is_some();
+                decided.flatten().map(|plan| Ok(Plan { was_held, ..plan }))
+            }
         };
         let may_be_left_out = match (&publish, &self.in_force) {
             (Some(Ok(plan)), Some(Ok(before))) => plan.is_same(before),
@@ -203,7 +216,7 @@ impl Reference {
         }
         let clusters = Clusters::new(&after);
         // What is in force is not followed while something is held back: it may keep what it needs.
-        let holds = self.held_until.is_some() && !will_fail;
+        let holds = self.held_until.is_some() && !will_fail && !is_put;
         let (mut watches, lookups) = (clusters.watches(false, holds), clusters.lookups(false, holds));
         let (optional, optional_lookups) = (clusters.watches(holds, false), clusters.lookups(holds, false));
         self.holding = clusters.holders(holds);
@@ -283,8 +296,8 @@ impl Reference {
             self.last_unit = Some(unit);
         }
         let of_unit = |unit: &Option<Unit>| unit.iter().flat_map(|unit| unit.sources.clone()).collect::<Vec<_>>();
-        let clusters = Clusters::new(self);
-        let ([newest, in_force], held) = (clusters.sources(all), clusters.held_sources(all));
+        let clusters = Clusters::with(self, all);
+        let ([newest, in_force], held) = (clusters.sources(), clusters.held_sources());
         self.set_servers(NEWEST, of_unit(&self.unit).into_iter().chain(newest));
         self.set_servers(IN_FORCE, of_unit(&self.last_unit).into_iter().chain(in_force));
         self.held_sources = held;
@@ -297,8 +310,8 @@ impl Reference {
         }
     }
 
-    /// Whether something must be published now, and what.
-    fn decide(&mut self, now: Time, is_complete: bool) -> Option<Plan> {
+    /// Whether something is put in force now, and what must be published for it.
+    fn decide(&mut self, now: Time, is_complete: bool) -> Option<Option<Plan>> {
         let verdicts = [self.judge(NEWEST, now), self.judge(IN_FORCE, now)];
         let unit = self.unit.clone()?;
         let has_config = matches!(self.in_force, Some(Ok(_)));
@@ -314,12 +327,12 @@ impl Reference {
                     (mixture.begun, mixture.was_mixed) = (newest.begun, newest.was_mixed);
                 }
             }
-            return self.plan(matches!(verdicts[NEWEST], Verdict::Mixed));
+            return Some(self.plan(matches!(verdicts[NEWEST], Verdict::Mixed)));
         }
         if has_config && self.may(&verdicts[IN_FORCE]) {
             self.count(false);
             let verdict = self.judge(IN_FORCE, now);
-            return self.plan(matches!(verdict, Verdict::Mixed));
+            return Some(self.plan(matches!(verdict, Verdict::Mixed)));
         }
         None
     }
@@ -367,7 +380,7 @@ impl Reference {
             verdict = match verdict {
                 Verdict::Hold(other) => Verdict::Hold(other.max(until)),
                 _ if now < until => Verdict::Hold(until),
-                _ => Verdict::Mixed,
+                Verdict::Clean | Verdict::Mixed => Verdict::Mixed,
             };
         }
         verdict

@@ -43,7 +43,7 @@ impl Told {
                 self.ambient = None;
                 self.state = match self.state {
                     State::Awaited(_) if !is_definite(&error.kind) => State::Awaited(Some(error)),
-                    _ => State::Failed(error),
+                    State::Awaited(_) | State::Value(..) | State::Failed(_) => State::Failed(error),
                 };
             }
             Update::Ambient(error) => self.ambient = error,
@@ -53,14 +53,14 @@ impl Told {
     pub(super) fn value(&self) -> Option<&Resource> {
         match &self.state {
             State::Value(value, _) => Some(value),
-            _ => None,
+            State::Awaited(_) | State::Failed(_) => None,
         }
     }
 
     pub(super) fn server(&self) -> Option<&Arc<ServerConfig>> {
         match &self.state {
             State::Value(_, server) => Some(server),
-            _ => None,
+            State::Awaited(_) | State::Failed(_) => None,
         }
     }
 
@@ -68,7 +68,7 @@ impl Told {
     pub(super) fn trouble(&self) -> Option<&Arc<ResourceError>> {
         match &self.state {
             State::Awaited(trouble) => trouble.as_ref(),
-            _ => None,
+            State::Value(..) | State::Failed(_) => None,
         }
     }
 }
@@ -76,8 +76,12 @@ impl Told {
 /// Whether an error says that there is nothing to be had, and not only that nobody could be asked.
 fn is_definite(kind: &ErrorKind) -> bool {
     match kind {
-        ErrorKind::Unreachable(_) | ErrorKind::TimedOut { .. } => false,
+        ErrorKind::Unreachable(_) | ErrorKind::TimedOut { .. } | ErrorKind::NeedsDelta => false,
         ErrorKind::FromServer { code, .. } => [5, 7].contains(code),
-        _ => true,
+        ErrorKind::InvalidName(_)
+        | ErrorKind::UnknownAuthority(_)
+        | ErrorKind::DoesNotExist { .. }
+        | ErrorKind::Deleted
+        | ErrorKind::Rejected { .. } => true,
     }
 }

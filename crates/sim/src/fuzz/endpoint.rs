@@ -295,7 +295,8 @@ fn config(streams: bool) -> XdsConfig {
         override_host_statuses: OverrideHostStatuses { unknown: true, healthy: true, draining: false },
         idle_timeout: Duration::from_secs(3600),
     };
-    let resolved = ResolvedEndpoints { endpoints: Arc::new(endpoints), collections: BTreeMap::new() };
+    let resolved =
+        ResolvedEndpoints { endpoints: Arc::new(endpoints), collections: BTreeMap::new(), globs: BTreeMap::new() };
     let cluster = ClusterConfig {
         name: "c".into(),
         cluster: Arc::new(cluster),

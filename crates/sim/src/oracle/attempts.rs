@@ -143,7 +143,7 @@ impl Oracle {
             // Nobody ended it but the client: it must have asked for a sign of life in vain, or waited for an answer
             // for as long as the settings allow.
             let asked = stream.probed.is_some_and(|probed| now.since(probed.at) >= PROBE_PATIENCE);
-            let in_vain = stream.probed.is_some_and(|probed| !self.is_proven_since(&stream, probed));
+            let in_vain = stream.probed.is_some_and(|probed| !stream.is_proven_since(probed));
             let silent = self.rules.settings.silent_stream_timeout.is_some_and(|timeout| {
                 !stream.answered && stream.first_sent.is_some_and(|at| now.since(at) >= timeout)
             });
@@ -159,13 +159,15 @@ impl Oracle {
             })
     }
 
-    /// A sign of life came that was asked for.
+    /// A sign of life came that was asked for. While another server is next in line, a PONG alone proves nothing.
     pub(crate) fn alive(&mut self, stream: StreamId, sign: Sign) {
+        let has_next = self.streams.get(&stream).is_some_and(|stream| self.has_next(stream.plane));
         if let Some(stream) = self.streams.get_mut(&stream) {
             match sign {
                 Sign::Pong => stream.pongs += 1,
                 Sign::Data => stream.data += 1,
             }
+            stream.proofs += u32::from(sign == Sign::Data || !has_next);
         }
     }
 
@@ -174,7 +176,7 @@ impl Oracle {
         let Some(plane) = self.rules.plane(server) else { return Ok(()) };
         let stream = self.planes[plane].attempt.and_then(|id| self.streams.get(&id));
         let proven = stream.is_some_and(|stream| {
-            stream.last_sent.is_some_and(|sent| self.is_proven_since(stream, sent)) && stream.sending.is_none()
+            stream.last_sent.is_some_and(|sent| stream.is_proven_since(sent)) && stream.sending.is_none()
         });
         Invariant::Life.holds(proven, || {
             format!("{} counts as alive without a sign of life since the last request", self.rules.uri(plane))

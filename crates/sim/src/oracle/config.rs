@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use mainstay_xds::Time;
 use mainstay_xds::deps::{ConfigError, DnsName, XdsConfig};
-use mainstay_xds::name::ResourceKey;
+use mainstay_xds::name::{AuthorityKey, ResourceKey};
 
-use super::picture::{Knowledge, Lookups, Made, Part, Picture, Unit};
+use super::lookups::Lookups;
+use super::picture::{Knowledge, Made, Part, Picture, Unit};
 use super::{Known, Oracle, View};
 use crate::invariant::{Invariant, Violation};
 use crate::scenario::Scenario;
@@ -23,13 +24,13 @@ pub(crate) struct ConfigOracle {
     listener: Arc<str>,
     bound: Duration,
     lookups: Lookups,
-    /// The hosts that may be looked up.
-    hosts: BTreeSet<String>,
     subscribed: BTreeSet<String>,
     /// Somebody once subscribed: what that left goes with the next change.
     was_subscribed: bool,
     /// The newest Listener and routes that fit together.
     unit: Option<Unit>,
+    /// The clusters of the last such routes, and of those in force last: they stay wanted while there are none.
+    roots: [Vec<String>; 2],
     before: Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
     /// What it says.
     pub(crate) picture: Option<Arc<Picture>>,
@@ -37,10 +38,11 @@ pub(crate) struct ConfigOracle {
     needs: BTreeSet<ResourceKey>,
     /// What earlier ones needed and said, and until when RPCs may still go by them.
     recent: Vec<(Time, BTreeSet<ResourceKey>, Option<Arc<Picture>>)>,
-    /// Since when a new configuration is complete, but a mixture.
-    mixed_since: Option<Time>,
-    /// When the switch began that led to a mixture. Servers that come and go meanwhile do not make it last longer.
-    mixed_by: Option<Time>,
+    /// The authorities of which a new configuration, otherwise complete, has resources of several servers, and since
+    /// when. Each has its own time to come to one.
+    mixed_since: BTreeMap<AuthorityKey, Time>,
+    /// When the switch began that led to each mixture. Servers that come and go meanwhile do not make it last longer.
+    mixed_by: BTreeMap<AuthorityKey, Time>,
     changed: bool,
 }
 
@@ -49,28 +51,36 @@ impl ConfigOracle {
         Self {
             listener: scenario.target.listener.clone(),
             bound: scenario.deps.switch_timeout,
-            lookups: Lookups::new(),
-            hosts: BTreeSet::new(),
+            lookups: Lookups::default(),
             subscribed: BTreeSet::new(),
             was_subscribed: false,
             unit: None,
+            roots: Default::default(),
             before: None,
             picture: None,
             needs: BTreeSet::new(),
             recent: Vec::new(),
-            mixed_since: None,
-            mixed_by: None,
+            mixed_since: BTreeMap::new(),
+            mixed_by: BTreeMap::new(),
             changed: true,
         }
     }
 
+    /// A lookup begins.
+    pub(crate) fn resolves(&mut self, name: &DnsName) {
+        self.lookups.begun(&name.host);
+        self.changed = true;
+    }
+
+    /// A lookup ends without an answer.
+    pub(crate) fn stops_resolving(&mut self, name: &DnsName) {
+        self.lookups.ended(&name.host);
+        self.changed = true;
+    }
+
     /// A lookup is answered.
     pub(crate) fn resolved(&mut self, name: &DnsName, answer: &Result<Vec<SocketAddr>, String>) {
-        let known = self.lookups.entry(name.host.clone()).or_default();
-        match answer {
-            Ok(addresses) => *known = (Some(addresses.clone()), false),
-            Err(_) => known.1 = true,
-        }
+        self.lookups.answered(&name.host, answer);
         self.changed = true;
     }
 
@@ -88,26 +98,17 @@ impl ConfigOracle {
         view: &View<'_>,
         shown: Shown<'_>,
         is_quiet: bool,
-        is_resolving: bool,
     ) -> Result<(), Violation> {
         let shown = shown.map(|shown| shown.cloned().map_err(Clone::clone));
         let is_new = match (&shown, &self.before) {
             (Some(Ok(now)), Some(Ok(before))) => !Arc::ptr_eq(now, before),
             (now, before) => now != before,
         };
-        if !(is_new || is_quiet || self.changed || oracle.changed || self.mixed_since.is_some()) {
+        if !(is_new || is_quiet || self.changed || oracle.changed || !self.mixed_since.is_empty()) {
             return Ok(());
         }
         (self.changed, oracle.changed) = (false, false);
         let had = self.picture.is_some();
-        let mut unit = self.unit.take();
-        // With nothing in force trouble is as good as an answer.
-        let made = self.make(oracle, had, &mut unit);
-        self.unit = unit;
-        // A name that is being looked up may be one that was forgotten in between.
-        let made = Made { awaited: made.awaited || is_resolving, ..made };
-        self.hosts.extend(made.hosts.iter().cloned());
-        self.lookups.retain(|host, _| self.hosts.contains(host));
         let picture = match &shown {
             Some(Ok(config)) if is_new => {
                 let picture = Arc::new(Picture::of(config));
@@ -116,9 +117,17 @@ impl ConfigOracle {
             Some(Ok(_)) => self.picture.clone(),
             _ => None,
         };
+        if !self.lookups.is_empty() {
+            self.lookups.look_at(&addresses_in(picture.as_ref()));
+        }
+        let mut unit = self.unit.take();
+        // With nothing in force trouble is as good as an answer.
+        let made = self.make(oracle, had, &mut unit);
+        self.unit = unit;
         self.judge(oracle, view, &made, &shown, picture.as_ref(), had)?;
-        self.remember(view.now, is_new, &made, picture.as_ref());
+        self.remember(view.now, is_new, oracle.is_asleep(), &made, picture.as_ref());
         (self.before, self.picture) = (shown, picture);
+        self.release_lookups(oracle);
         if is_quiet { self.check_watches(view, &made) } else { Ok(()) }
     }
 
@@ -128,7 +137,9 @@ impl ConfigOracle {
 
     fn with_knowledge<T>(&self, oracle: &Oracle, patient: bool, ask: impl FnOnce(&Knowledge<'_>) -> T) -> T {
         let known = |key: &ResourceKey| -> Known<'_> { oracle.known(key) };
-        ask(&Knowledge { rules: &oracle.rules, known: &known, lookups: &self.lookups, patient })
+        // As long as something is in force, trouble with a new Listener or its routes does not touch the pair before them.
+        let keeps_unit = self.picture.is_some();
+        ask(&Knowledge { rules: &oracle.rules, known: &known, lookups: &self.lookups, patient, keeps_unit })
     }
 
     fn judge(
@@ -147,28 +158,36 @@ impl ConfigOracle {
                 _ => broken("there is no Listener, or none of its routes, and a configuration is in force".to_owned()),
             };
         }
-        let mixed = made.sources.values().any(|planes| planes.len() > 1);
         let complete = made.picture.as_ref().filter(|_| !made.awaited);
-        self.mixed_since = complete.filter(|_| mixed).map(|_| self.mixed_since.unwrap_or(view.now));
+        let mixtures = made.sources.iter().filter(|(_, planes)| planes.len() > 1).map(|(authority, _)| authority);
+        let mixtures: BTreeSet<_> = mixtures.collect();
+        let mixed = !mixtures.is_empty();
+        self.mixed_since.retain(|authority, _| complete.is_some() && mixtures.contains(authority));
+        self.mixed_by.retain(|authority, _| mixtures.contains(authority));
+        for authority in mixtures {
+            if complete.is_some() {
+                self.mixed_since.entry(authority.clone()).or_insert(view.now);
+            }
+            if let Some(switched) = oracle.switched_at(authority) {
+                self.mixed_by.entry(authority.clone()).or_insert(switched);
+            }
+        }
         if let Some(expected) = complete.filter(|_| !mixed) {
             return self.compare(expected, &made.optional, false, shown, picture);
         }
-        let switches = made.sources.iter().filter(|(_, planes)| planes.len() > 1);
-        let first = switches.filter_map(|(authority, _)| oracle.switched_at(authority)).min();
-        self.mixed_by = first.map(|first| self.mixed_by.unwrap_or(first));
         if let Some(expected) = complete
             && self.compare(expected, &made.optional, true, shown, picture).is_ok()
         {
             let is_old = self.picture.as_ref().zip(picture).is_some_and(|(before, now)| Arc::ptr_eq(before, now));
             let was_mixed = matches!(&self.before, Some(Ok(before)) if before.mixed_sources);
-            let is_due = self.mixed_by.is_none_or(|by| view.now.since(by) >= self.bound);
+            let is_due = self.mixed_by.values().all(|by| view.now.since(*by) >= self.bound);
             return Invariant::Config.holds(is_old || was_mixed || is_due, || {
                 "a mixture of servers is in force before the bound".to_owned()
             });
         }
         // A mixture that is complete is not held back for longer than the bound.
-        let is_late = self.mixed_since.is_some_and(|since| view.now.since(since) > self.bound) && !oracle.is_asleep();
-        if let Some(expected) = complete.filter(|_| is_late) {
+        let is_late = |since: &Time| view.now.since(*since) > self.bound && !oracle.is_asleep();
+        if let Some(expected) = complete.filter(|_| self.mixed_since.values().all(is_late)) {
             return self.compare(expected, &made.optional, true, shown, picture);
         }
         // Something is awaited, or of more than one server: what was in force stays.
@@ -280,15 +299,34 @@ impl ConfigOracle {
         })
     }
 
-    fn remember(&mut self, now: Time, is_new: bool, made: &Made, picture: Option<&Arc<Picture>>) {
-        if is_new && picture.is_some() && !made.awaited {
+    fn remember(&mut self, now: Time, is_new: bool, is_asleep: bool, made: &Made, picture: Option<&Arc<Picture>>) {
+        // What is in force may be told anew, with another note, while what is to come is complete and held back.
+        let is_made = |picture: &&Arc<Picture>| {
+            let made = made.picture.as_ref().filter(|_| !made.awaited);
+            made.is_some_and(|made| (made.listener, &made.host) == (picture.listener, &picture.host))
+        };
+        if is_new && picture.filter(is_made).is_some() {
             let before = std::mem::replace(&mut self.needs, made.needs.clone());
             self.recent.push((now + WARM, before, self.picture.clone()));
         }
-        self.recent.retain(|(until, ..)| now <= *until);
-        if self.recent.is_empty() && !made.awaited && made.picture.is_some() && self.mixed_since.is_none() {
-            self.hosts.clone_from(&made.hosts);
+        self.recent.retain(|(until, ..)| now <= *until || is_asleep);
+        if let Some(unit) = &self.unit {
+            self.roots[0].clone_from(&unit.roots);
         }
+        if let Some(picture) = picture {
+            self.roots[1].clone_from(&picture.roots);
+        }
+    }
+
+    /// Hosts that nothing needs may be forgotten from now on.
+    fn release_lookups(&mut self, oracle: &Oracle) {
+        if self.lookups.is_empty() {
+            return;
+        }
+        let roots: Vec<String> = self.roots.iter().flatten().chain(&self.subscribed).cloned().collect();
+        let mut needed = Made::default();
+        self.with_knowledge(oracle, false, |knowledge| knowledge.clusters(&roots, &mut needed));
+        self.lookups.need(&needed.hosts, &addresses_in(self.picture.as_ref()));
     }
 
     /// What is watched is what is needed: by what is in force, and by what is to come.
@@ -304,6 +342,10 @@ impl ConfigOracle {
         let spare = watched.iter().find(|key| !is_needed(key));
         Invariant::Watches.holds(spare.is_none() || made.awaited, || format!("{spare:?} is watched and not needed"))
     }
+}
+
+fn addresses_in(picture: Option<&Arc<Picture>>) -> BTreeSet<SocketAddr> {
+    picture.into_iter().flat_map(|picture| picture.all_addresses()).collect()
 }
 
 impl Part {

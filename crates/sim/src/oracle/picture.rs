@@ -8,6 +8,7 @@ use mainstay_xds::name::{AuthorityKey, ResourceKey};
 use mainstay_xds::resource::listener::HttpConnectionManager;
 use mainstay_xds::resource::{Cluster, ResourceType};
 
+use super::lookups::{Answer, Lookups};
 use super::{Known, Rules};
 use crate::resources::{self, MARKS, PrioritySpec, SICK, Spec};
 
@@ -42,7 +43,7 @@ pub(crate) type Priority = Vec<(u32, Vec<Vec<SocketAddr>>)>;
 pub(crate) struct Unit {
     listener: u32,
     host: String,
-    roots: Vec<String>,
+    pub(crate) roots: Vec<String>,
     sources: BTreeMap<AuthorityKey, BTreeSet<usize>>,
     needs: BTreeSet<ResourceKey>,
 }
@@ -66,16 +67,14 @@ pub(crate) struct Made {
     pub(crate) sources: BTreeMap<AuthorityKey, BTreeSet<usize>>,
 }
 
-/// What DNS says of a host: its addresses, and whether the last lookup failed.
-pub(crate) type Lookups = BTreeMap<String, (Option<Vec<SocketAddr>>, bool)>;
-
 /// Where what is known comes from.
 pub(crate) struct Knowledge<'a> {
     pub(crate) rules: &'a Rules,
     pub(crate) known: &'a dyn Fn(&ResourceKey) -> Known<'a>,
     pub(crate) lookups: &'a Lookups,
-    /// Whether trouble that may pass is waited out.
+    /// Whether trouble that may pass is waited out, with clusters and with the Listener and its routes.
     pub(crate) patient: bool,
+    pub(crate) keeps_unit: bool,
 }
 
 impl Picture {
@@ -122,6 +121,14 @@ impl Picture {
 }
 
 impl Picture {
+    /// The leaves of a cluster: its own, or itself.
+    pub(crate) fn leaves<'a>(&'a self, cluster: &'a str) -> Vec<&'a str> {
+        match self.parts.get(cluster) {
+            Some(Part::Group(leaves)) => leaves.iter().map(String::as_str).collect(),
+            Some(Part::Failed | Part::Leaf(..)) | None => vec![cluster],
+        }
+    }
+
     /// The addresses of all clusters.
     pub(crate) fn all_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.parts.keys().flat_map(|name| self.addresses(name))
@@ -162,7 +169,6 @@ impl<'a> Knowledge<'a> {
         }
         made.optional = extra;
         made.needs.append(&mut apart.needs);
-        made.hosts.append(&mut apart.hosts);
         made.picture = Some(picture);
         made
     }
@@ -176,10 +182,23 @@ impl<'a> Knowledge<'a> {
                 let key = ResourceKey { resource_type: ResourceType::RouteConfig, name: routes.as_str().into() };
                 match self.look(&key, made)? {
                     Spec::Routes { clusters, mark } => (*listener_mark, format!("{routes} {mark}"), clusters),
-                    _ => return None,
+                    Spec::Listener { .. }
+                    | Spec::InlineListener { .. }
+                    | Spec::Eds { .. }
+                    | Spec::Dns { .. }
+                    | Spec::Aggregate { .. }
+                    | Spec::Endpoints { .. }
+                    | Spec::Collection { .. }
+                    | Spec::Invalid(_) => return None,
                 }
             }
-            _ => return None,
+            Spec::Routes { .. }
+            | Spec::Eds { .. }
+            | Spec::Dns { .. }
+            | Spec::Aggregate { .. }
+            | Spec::Endpoints { .. }
+            | Spec::Collection { .. }
+            | Spec::Invalid(_) => return None,
         };
         Some(Unit { listener, host, roots: roots.clone(), sources: made.sources.clone(), needs: made.needs.clone() })
     }
@@ -197,7 +216,7 @@ impl<'a> Knowledge<'a> {
                 None
             }
             Known::Trouble => {
-                *(if self.patient { &mut made.awaited } else { &mut made.failed }) = true;
+                *(if self.keeps_unit { &mut made.awaited } else { &mut made.failed }) = true;
                 None
             }
             Known::Awaited => {
@@ -249,7 +268,12 @@ impl<'a> Knowledge<'a> {
                             work.extend(clusters.iter().cloned());
                             continue;
                         }
-                        _ => Some(Part::Failed),
+                        Spec::Listener { .. }
+                        | Spec::InlineListener { .. }
+                        | Spec::Routes { .. }
+                        | Spec::Endpoints { .. }
+                        | Spec::Collection { .. }
+                        | Spec::Invalid(_) => Some(Part::Failed),
                     }
                 }
             };
@@ -333,13 +357,13 @@ impl<'a> Knowledge<'a> {
             return Some(Some(one(vec![SocketAddr::new(ip, 80)])));
         }
         match self.lookups.get(host) {
-            None | Some((None, false)) => None,
-            Some((None, true)) if self.patient => None,
-            Some((None, true)) => {
+            Answer::Awaited => None,
+            Answer::Failed if self.patient => None,
+            Answer::Failed => {
                 made.troubled.insert(cluster.to_owned());
                 Some(None)
             }
-            Some((Some(addresses), _)) => Some(Some(one(addresses.clone()))),
+            Answer::Addresses(addresses) => Some(Some(one(addresses.to_vec()))),
         }
     }
 }

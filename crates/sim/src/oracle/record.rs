@@ -25,6 +25,8 @@ pub(crate) struct Entry {
     pub(crate) word: Word,
     /// Nobody watched it for a moment: whether it was forgotten is up to the client.
     doubtful: bool,
+    /// It is watched since this step, for the first time or again.
+    is_new: bool,
     /// The value of another server, which the one in charge left out: whether it was asked for it in time is up to the
     /// client to say (P-50).
     left_out: Option<Held>,
@@ -128,7 +130,7 @@ impl Oracle {
             Word::Nothing | Word::Good => None,
             Word::Silence { transient: true, .. } => Some(false),
             Word::Error { code, .. } => Some(code == NOT_FOUND || code == PERMISSION_DENIED),
-            _ => Some(true),
+            Word::Bad { .. } | Word::Gone { .. } | Word::Silence { .. } => Some(true),
         }
     }
 
@@ -148,6 +150,7 @@ impl Oracle {
         self.charges.entry(authority).or_insert(Charge { rank: 0, since: now });
         let entry = self.entries.entry(key.clone()).or_default();
         if !std::mem::replace(&mut entry.watched, true) {
+            entry.is_new = true;
             self.changed = true;
             self.take_effect(key);
         }
@@ -188,6 +191,12 @@ impl Oracle {
         if faulty > 0 {
             let in_use = self.planes[plane].accepted.get(&kind).cloned().unwrap_or_default();
             stream.in_use_then.insert(response.nonce.clone(), in_use);
+        }
+        for told in &response.resources {
+            stream.hear(&told.key);
+        }
+        for name in &response.errors {
+            stream.hear(&ResourceKey { resource_type: kind, name: name.clone() });
         }
         // What it says about resources instead of sending them stays with the stream.
         for told in response.faulty() {
@@ -334,7 +343,7 @@ impl Oracle {
         Invariant::Absence.holds(waited >= patience, || {
             format!("{key} timed out on {uri} after {waited:?}: expected {patience:?}")
         })?;
-        Invariant::Absence.holds(self.is_proven_since(stream, asked), || {
+        Invariant::Absence.holds(stream.is_proven_since(asked), || {
             format!("{key} timed out on {uri}, which was not shown to be alive since it was asked for it")
         })?;
         let due = asked.at + patience;
@@ -392,6 +401,7 @@ impl Oracle {
                 (&value.bytes, &provenance.server, &provenance.version)
             });
             let Some(entry) = self.entries.get_mut(key) else { continue };
+            let is_new = std::mem::take(&mut entry.is_new);
             if std::mem::take(&mut entry.doubtful) && shown.is_none() && entry.state() != status.state {
                 *entry = Entry { watched: true, ..Entry::default() }; // Forgotten in between.
             }
@@ -405,9 +415,10 @@ impl Oracle {
                     }
                 }
             }
-            // A server that takes over may have been silent about it for long enough already.
+            // A server that takes over may have been silent about it for long enough already. So may one that was not
+            // told yet that nobody watched it for a moment: its silence since it was asked still counts.
             let moved = self.rules.authority_of(key).is_some_and(|authority| self.moved.contains(authority));
-            if moved && entry.held.is_none() && entry.word == Word::Nothing && status.error.is_some() {
+            if (moved || is_new) && entry.held.is_none() && entry.word == Word::Nothing && status.error.is_some() {
                 let by = status.error.as_ref().and_then(|error| error.server.as_deref());
                 let plane = self.rules.servers.iter().position(|server| Some(server.server_uri.as_str()) == by);
                 let stream = self.streams.values_mut().find(|stream| Some(stream.plane) == plane);
@@ -474,7 +485,7 @@ impl Oracle {
                 // A process that was stopped gives everybody their time once more.
                 let slept = self.woke.filter(|woke| *woke > asked.at);
                 let waited = view.now.since(slept.unwrap_or(asked.at));
-                let proven = self.is_proven_since(stream, asked);
+                let proven = stream.is_proven_since(asked);
                 let slack = if slept.is_some() { patience + 2 * PROBE_PATIENCE } else { Duration::ZERO };
                 let bound = if proven { patience + slack } else { 2 * PROBE_PATIENCE + slack };
                 Invariant::Absence.holds(waited <= bound, || {

@@ -164,6 +164,7 @@ impl Wrong {
             ErrorKind::DoesNotExist { .. } => Self::Absent,
             ErrorKind::TimedOut { .. } => Self::TimedOut,
             ErrorKind::Deleted => Self::Deleted,
+            ErrorKind::NeedsDelta => Self::Name, // As little as the name of an unknown authority can it be asked for.
             ErrorKind::Rejected { .. } => Self::Rejected,
             ErrorKind::FromServer { code, .. } => Self::FromServer(*code),
         }

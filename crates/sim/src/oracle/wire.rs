@@ -37,6 +37,8 @@ pub(super) struct StreamView {
     /// How many PONGs and how many other signs of life came.
     pub(super) pongs: u32,
     pub(super) data: u32,
+    /// How many of them proved the server to be alive when they came.
+    pub(super) proofs: u32,
     types: BTreeMap<ResourceType, Asked>,
     /// Responses that came and of which the client has not said yet what it makes of them.
     pub(super) inbox: VecDeque<Arc<Response>>,
@@ -52,6 +54,7 @@ pub(super) struct Moment {
     pub(super) at: Time,
     pub(super) data: u32,
     pub(super) pongs: u32,
+    pub(super) proofs: u32,
 }
 
 /// What was asked for of one type.
@@ -69,6 +72,8 @@ struct Asked {
     resumed: BTreeSet<Arc<str>>,
     /// Whether something was asked for once more, which the names do not show.
     repeated: bool,
+    /// Names of which something was said on this stream.
+    heard: BTreeSet<Arc<str>>,
 }
 
 impl StreamView {
@@ -88,6 +93,7 @@ impl StreamView {
             probed: None,
             pongs: 0,
             data: 0,
+            proofs: 0,
             types: BTreeMap::new(),
             inbox: VecDeque::new(),
             words: BTreeMap::new(),
@@ -96,7 +102,13 @@ impl StreamView {
     }
 
     fn moment(&self, at: Time) -> Moment {
-        Moment { at, data: self.data, pongs: self.pongs }
+        Moment { at, data: self.data, pongs: self.pongs, proofs: self.proofs }
+    }
+
+    /// Whether a sign came since then that proved the server to be alive: it counts for what it was worth when it came,
+    /// though another server be next in line by now.
+    pub(super) fn is_proven_since(&self, moment: Moment) -> bool {
+        self.proofs > moment.proofs
     }
 
     /// Whether the last request of its type lists this resource.
@@ -122,6 +134,25 @@ impl StreamView {
             }
         }
         owed.into_iter().min()
+    }
+
+    /// Something was said of a resource, if it is only that it is not valid.
+    pub(super) fn hear(&mut self, key: &ResourceKey) {
+        if let Some(asked) = self.types.get_mut(&key.resource_type)
+            && asked.names.contains_key(&key.name)
+        {
+            asked.heard.insert(key.name.clone());
+        }
+    }
+
+    /// Whether it was asked for something without a word that we have it, and has said nothing of it. Then it owes an
+    /// answer even if we do have it: who asks without a version wants it once more.
+    fn owes_something(&self) -> bool {
+        let is_owed = |asked: &Asked, name: &Arc<str>| !asked.resumed.contains(name) && !asked.heard.contains(name);
+        self.types.values().any(|asked| {
+            let mut asked_for = asked.names.iter().filter(|(_, since)| since.is_some());
+            asked_for.any(|(name, _)| is_owed(asked, name))
+        })
     }
 
     /// Whether all that it was asked for on this stream is held from it already, and nothing is about to be asked.
@@ -162,6 +193,7 @@ impl Oracle {
         Invariant::Answers
             .holds(!(first && names.is_empty()), || format!("{uri}: a wildcard request of {kind} (P-48)"))?;
         let answered = asked.owed.pop_front();
+        let is_last = asked.owed.is_empty();
         let nonce = answered.as_ref().map_or(&asked.nonce, |response| &response.nonce);
         Invariant::Answers.holds(request.response_nonce == *nonce, || {
             format!("{uri}: {kind} with nonce {:?}: expected {nonce:?} (P-30, P-35)", request.response_nonce)
@@ -189,6 +221,7 @@ impl Oracle {
         for name in &names {
             asked.names.entry(name.clone()).or_insert(None);
         }
+        asked.heard.retain(|name| names.contains(name));
         asked.names.retain(|name, _| {
             let stays = names.contains(name);
             if !stays {
@@ -207,12 +240,17 @@ impl Oracle {
         if is_own && self.planes[plane].accepted.contains_key(&kind) {
             return Ok(());
         }
-        self.check_version(plane, kind, &request.version_info, &names, first)
+        self.check_version(plane, kind, &request.version_info, &names, first)?;
+        // What came after the response that is answered here was accepted by a version of its own.
+        if request.version_info.is_empty() && is_last {
+            self.planes[plane].accepted.remove(&kind);
+        }
+        Ok(())
     }
 
     /// Only what we have may be told, so that the server need not send it again; and that is told.
     fn check_version(
-        &mut self,
+        &self,
         plane: usize,
         kind: ResourceType,
         version: &str,
@@ -246,11 +284,7 @@ impl Oracle {
         Invariant::Versions
             .holds(!(version.is_empty() && is_current && accepted.is_some() && !names.is_empty()), || {
                 format!("{uri} is not told that we have its version {accepted:?} of {kind} (P-32)")
-            })?;
-        if version.is_empty() {
-            self.planes[plane].accepted.remove(&kind);
-        }
-        Ok(())
+            })
     }
 
     /// The request left.
@@ -282,6 +316,7 @@ impl Oracle {
             || stream.last_sent.is_none()
             || stream.sending.is_some()
             || self.in_charge_of_any(stream.plane).is_none()
+            || stream.owes_something()
             || self.entries.keys().any(|key| is_awaited(&key));
         Invariant::Life.holds(reason, || {
             format!("{} is asked for a sign of life and owes nothing", self.rules.uri(stream.plane))
@@ -301,7 +336,7 @@ impl Oracle {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let Some(asked) = stream.types.get_mut(&response.resource_type) else { return };
         stream.answered = true;
-        stream.data += 1;
+        (stream.data, stream.proofs) = (stream.data + 1, stream.proofs + 1);
         asked.nonce.clone_from(&response.nonce);
         asked.owed.push_back(response.clone());
         stream.inbox.push_back(response.clone());

@@ -297,7 +297,7 @@ impl Channel {
                 }
                 "waits".into()
             }
-            _ => "fails".into(),
+            Decision::Fail(_) | Decision::Drop(_) | Decision::Inject(_) => "fails".into(),
         };
         Invariant::Traffic.holds(outcome == expected, || format!("{path} {expected}, and not: {decision:?}"))
     }

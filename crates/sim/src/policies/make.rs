@@ -371,7 +371,7 @@ impl Maker<'_> {
         if plan.collections && self.one_in(3) {
             share_an_address(&mut collections);
         }
-        ResolvedEndpoints { endpoints: Arc::new(Endpoints { priorities, drops }), collections }
+        ResolvedEndpoints { endpoints: Arc::new(Endpoints { priorities, drops }), collections, globs: BTreeMap::new() }
     }
 
     pub(super) fn drops(&mut self) -> Vec<DropCategory> {

@@ -652,6 +652,9 @@ fn is_same_failure(failure: &Failure, reason: &Reason) -> bool {
 fn brief(decision: &Decision<'_, Handle>) -> String {
     match decision {
         Decision::Send(to) => format!("sent to {}", to.subchannel.key.0),
-        other => format!("{other:?}"),
+        other @ Decision::Wait(..)
+        | other @ Decision::Fail(_)
+        | other @ Decision::Drop(_)
+        | other @ Decision::Inject(_) => format!("{other:?}"),
     }
 }

@@ -91,6 +91,7 @@ pub fn scenario(seed: u64) -> Scenario {
     let client = ClientSettings {
         silent_stream_timeout: draw.chance(2).then(|| Duration::from_secs(4 + draw.below(6) as u64)),
         reconnect_spread: if draw.chance(2) { Duration::from_secs(2) } else { Duration::ZERO },
+        trust_versions: true, // The oracle watches what is told of them.
         ..ClientSettings::default()
     };
     let limits = Limits {

@@ -479,11 +479,11 @@ impl World {
                 let service = if service.is_empty() { cluster } else { service };
                 let drop = match oracle.known(&key(ResourceType::Endpoints, service)) {
                     Known::Value(Spec::Endpoints { drop, .. }, _) => *drop,
-                    _ => 0,
+                    Known::Value(..) | Known::Nothing | Known::Trouble | Known::Awaited => 0,
                 };
                 (*lb, drop)
             }
-            _ => (Lb::default(), 0),
+            Known::Value(..) | Known::Nothing | Known::Trouble | Known::Awaited => (Lb::default(), 0),
         };
         Some(Leaf { path, lb, drop, priorities: priorities.clone() })
     }

@@ -7,12 +7,16 @@ use envoy_types::pb::google::protobuf::Duration;
 use mainstay_lb::Input;
 use mainstay_xds::client::{CloseCause, Event, StreamId};
 use mainstay_xds::lrs::Action;
+use mainstay_xds::name::ResourceKey;
+use mainstay_xds::resource::ResourceType;
 use mainstay_xds::{Choose, Time};
 use prost::Message;
 
 use super::World;
 use crate::invariant::{Invariant, Violation};
+use crate::oracle::picture::Part;
 use crate::plane::{Net, Plane};
+use crate::resources::Spec;
 
 /// The streams of load reports, and what was reported.
 #[derive(Clone, Debug, Default)]
@@ -20,8 +24,9 @@ pub(crate) struct Loads {
     streams: BTreeMap<StreamId, Load>,
     /// How many RPCs were sent to each leaf cluster.
     picked: BTreeMap<String, u64>,
-    /// How often another configuration was put in force.
+    /// How often another configuration was put in force, and until when RPCs may still go by the one before.
     epoch: u64,
+    warm_until: Option<Time>,
 }
 
 /// One stream.
@@ -50,8 +55,9 @@ impl Loads {
     }
 
     /// Another configuration is in force: who reports what may be different.
-    pub(crate) fn reconfigured(&mut self) {
+    pub(crate) fn reconfigured(&mut self, warm_until: Time) {
         self.epoch += 1;
+        self.warm_until = Some(warm_until);
     }
 
     /// Streams that can take a step.
@@ -93,17 +99,18 @@ impl World {
                 if first {
                     return Ok(());
                 }
-                let Loads { picked, epoch, .. } = &self.loads;
+                let Loads { picked, epoch, warm_until, .. } = &self.loads;
                 let before = load_of(&self.loads, stream).and_then(|load| load.last.clone());
+                let same =
+                    |(at, then, _): &&(Time, u64, _)| then == epoch && warm_until.is_none_or(|until| until < *at);
                 for stats in &request.cluster_stats {
                     let issued: u64 = stats.upstream_locality_stats.iter().map(|l| l.total_issued_requests).sum();
-                    let Some((_, _, then)) = before.as_ref().filter(|(_, then, _)| then == epoch) else { continue };
-                    if self.teller_of(&stats.cluster_name) != Some(plane) {
-                        continue; // What is left for a server that does not tell of the cluster any more.
-                    }
+                    let Some((_, _, then)) = before.as_ref().filter(same) else { continue };
+                    let Some(reports) = self.reports_load(&stats.cluster_name, plane) else { continue };
                     let count =
                         |counts: &BTreeMap<String, u64>| counts.get(&stats.cluster_name).copied().unwrap_or_default();
-                    let expected = count(picked) - count(then);
+                    // A cluster that reports no more is told of only while RPCs from before go on.
+                    let expected = if reports { count(picked) - count(then) } else { 0 };
                     Invariant::Loads.holds(issued == expected, || {
                         format!("{issued} RPCs to {} are reported, and {expected} were sent", stats.cluster_name)
                     })?;
@@ -121,6 +128,19 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Whether a cluster in force reports its load to a control plane; `None` if what that said last is not in force, or
+    /// another tells of the cluster.
+    fn reports_load(&self, cluster: &str, plane: usize) -> Option<bool> {
+        let (client, config) = &**self.oracle.as_ref()?;
+        let key = ResourceKey { resource_type: ResourceType::Cluster, name: cluster.into() };
+        let held = client.entries.get(&key)?.held.as_ref().filter(|held| held.plane == plane)?;
+        let part = config.picture.as_ref()?.parts.get(cluster)?;
+        match (held.told.spec.as_ref()?, part) {
+            (Spec::Eds { mark, lb, .. }, Part::Leaf(in_force, _)) if mark == in_force => Some(lb.reports_load),
+            _ => None,
+        }
     }
 
     /// A stream of load reports takes its next step.

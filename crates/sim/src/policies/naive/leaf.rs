@@ -420,21 +420,21 @@ fn settings(config: &ClusterConfig) -> Option<&OutlierDetection> {
 fn eds_service(config: &ClusterConfig) -> String {
     match &config.cluster.kind {
         ClusterKind::Eds { service_name: Some(name) } => name.clone(),
-        _ => String::new(),
+        ClusterKind::Eds { .. } | ClusterKind::LogicalDns { .. } | ClusterKind::Aggregate { .. } => String::new(),
     }
 }
 
 fn drops(config: &ClusterConfig) -> Vec<DropCategory> {
     match &config.children {
         ClusterChildren::Endpoints(Some(resolved)) => resolved.endpoints.drops.clone(),
-        _ => Vec::new(),
+        ClusterChildren::Endpoints(_) | ClusterChildren::Aggregate(_) => Vec::new(),
     }
 }
 
 fn areas(config: &ClusterConfig, follows: bool) -> Vec<Vec<Area>> {
     match &config.children {
         ClusterChildren::Endpoints(Some(resolved)) => priorities(config, resolved, follows),
-        _ => Vec::new(),
+        ClusterChildren::Endpoints(_) | ClusterChildren::Aggregate(_) => Vec::new(),
     }
 }
 

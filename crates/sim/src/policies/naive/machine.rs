@@ -116,7 +116,7 @@ impl Machine {
             Phase::Idle => State::Idle,
             Phase::Ready(_) if !self.ejected => State::Ready,
             Phase::Pass(..) if !self.failing => State::Connecting,
-            _ => State::Failing,
+            Phase::Pass(..) | Phase::Again(_) | Phase::Ready(_) => State::Failing,
         }
     }
 
@@ -124,7 +124,7 @@ impl Machine {
     pub(super) fn connected(&self) -> Option<Key> {
         match self.phase {
             Phase::Ready(at) => Some(self.list[at].addr.key.clone()),
-            _ => None,
+            Phase::Idle | Phase::Pass(..) | Phase::Again(_) => None,
         }
     }
 
@@ -133,14 +133,14 @@ impl Machine {
             Phase::Ready(at) if !self.ejected => {
                 Some(Ready { addr: self.list[at].addr.clone(), counter: self.counter })
             }
-            _ => None,
+            Phase::Idle | Phase::Pass(..) | Phase::Again(_) | Phase::Ready(_) => None,
         }
     }
 
     pub(super) fn error(&self, connections: &Connections) -> Option<String> {
         match self.phase {
             Phase::Ready(at) if self.ejected => Some(format!("{}: ejected", self.list[at].addr.key.0)),
-            _ => {
+            Phase::Idle | Phase::Pass(..) | Phase::Again(_) | Phase::Ready(_) => {
                 let last = self.list.get(self.last_failed).filter(|tried| tried.held)?;
                 connections.error(&last.addr.key)
             }

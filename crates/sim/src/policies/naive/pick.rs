@@ -247,7 +247,7 @@ impl Picked {
         match self {
             Self::Wait(reason) => Self::Wait(with(reason)),
             Self::Fail(reason) => Self::Fail(with(reason)),
-            other => other,
+            other @ Self::Send(_) | other @ Self::Drop(_) => other,
         }
     }
 }
@@ -355,7 +355,9 @@ impl Picker {
                         let counter = ready.counter;
                         Picked::send(&ready, Counted { breaker: Some(breaker.clone()), counter, load, ..counted })
                     }
-                    other => other.in_leaf(name, note),
+                    other @ Picked::Wait(_) | other @ Picked::Fail(_) | other @ Picked::Drop(_) => {
+                        other.in_leaf(name, note)
+                    }
                 }
             }
         }
@@ -419,7 +421,7 @@ fn on_ring(ring: &[(u64, usize)], spots: &[Spot], header: Option<&HeaderName>, a
             Spot::Idle(who) if !random => return Picked::Wait(Reason::waking(Some(*who))),
             Spot::Connecting if !random => return Picked::Wait(Reason::default()),
             Spot::Idle(who) if !connecting => wake = wake.or(Some(*who)),
-            _ => {}
+            Spot::Ready(_) | Spot::Connecting | Spot::Idle(_) | Spot::Failing => {}
         }
     }
     if random && (connecting || wake.is_some()) {

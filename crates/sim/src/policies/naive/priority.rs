@@ -133,7 +133,7 @@ impl<P: Policy> Priority<P> {
             What::Timer(Kind::Deactivation) => {
                 self.children.get_mut(&slot).into_iter().for_each(|child| child.close(env));
             }
-            _ => {}
+            What::Connection(_) | What::Timer(_) | What::Wake | What::Health(_) => {}
         }
     }
 

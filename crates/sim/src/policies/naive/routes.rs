@@ -61,7 +61,7 @@ impl Routes {
     pub(super) fn need_channel_id(&self) -> bool {
         let hashes = |route: &Route| match &route.action {
             RouteAction::Forward(forward) => forward.hash_policies.iter().any(|p| p.source == HashSource::ChannelId),
-            _ => false,
+            RouteAction::NonForwarding | RouteAction::Unsupported(_) => false,
         };
         self.host.routes.iter().any(hashes)
     }

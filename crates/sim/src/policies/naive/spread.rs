@@ -129,7 +129,7 @@ impl Policy for Spread {
                 self.look(env);
                 return true;
             }
-            _ => {}
+            Self::RoundRobin { .. } | Self::LeastRequest { .. } | Self::Ring { .. } | Self::Weighted { .. } => {}
         }
         let Some(roster) = self.roster_mut().filter(|roster| roster.who.policy == who.policy) else { return false };
         let change = roster.tell(env, who.slot, what);
@@ -150,7 +150,11 @@ impl Policy for Spread {
                 self.wake_any(env);
                 self.keep_trying(env);
             }
-            _ => {}
+            Self::RoundRobin { .. }
+            | Self::LeastRequest { .. }
+            | Self::Ring { .. }
+            | Self::Weighted { .. }
+            | Self::Localities(_) => {}
         }
     }
 
@@ -159,14 +163,21 @@ impl Policy for Spread {
             Self::Subset { child, .. } => child.serves(who),
             Self::First(machine) => machine.who == who && machine.state() == State::Ready,
             Self::Localities(targets) => targets.values().any(|target| target.policy.serves(who)),
-            _ => self.roster().is_some_and(|roster| roster.serves(who)),
+            Self::RoundRobin { .. } | Self::LeastRequest { .. } | Self::Ring { .. } | Self::Weighted { .. } => {
+                self.roster().is_some_and(|roster| roster.serves(who))
+            }
         }
     }
 
     fn keeps(&self, connections: &Connections, part: &Part) -> bool {
         match self {
             Self::Subset { seed, child } => child.keeps(connections, &subset(part, *seed)),
-            _ => part.has_any(connections, |who| self.serves(who)),
+            Self::RoundRobin { .. }
+            | Self::LeastRequest { .. }
+            | Self::Ring { .. }
+            | Self::Weighted { .. }
+            | Self::First(_)
+            | Self::Localities(_) => part.has_any(connections, |who| self.serves(who)),
         }
     }
 
@@ -175,7 +186,9 @@ impl Policy for Spread {
             Self::Subset { child, .. } => child.close(env),
             Self::First(machine) => machine.close(env),
             Self::Localities(targets) => targets.values_mut().for_each(|target| target.policy.close(env)),
-            _ => self.roster_mut().into_iter().for_each(|roster| roster.close(env)),
+            Self::RoundRobin { .. } | Self::LeastRequest { .. } | Self::Ring { .. } | Self::Weighted { .. } => {
+                self.roster_mut().into_iter().for_each(|roster| roster.close(env))
+            }
         }
     }
 
@@ -269,7 +282,9 @@ impl Policy for Spread {
             Self::Subset { child, .. } => child.deadlines(into),
             Self::First(machine) => machine.deadlines(into),
             Self::Localities(targets) => targets.values().for_each(|target| target.policy.deadlines(into)),
-            _ => self.roster().into_iter().for_each(|roster| roster.deadlines(into)),
+            Self::RoundRobin { .. } | Self::LeastRequest { .. } | Self::Ring { .. } | Self::Weighted { .. } => {
+                self.roster().into_iter().for_each(|roster| roster.deadlines(into))
+            }
         }
         if let Self::Weighted { roster, due, .. } = self {
             into.push((*due, roster.who, Kind::Weights));

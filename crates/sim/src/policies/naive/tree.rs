@@ -446,7 +446,7 @@ fn is_below(config: &XdsConfig, name: &str) -> bool {
         ClusterKind::Aggregate { clusters } if matches!(cluster.children, ClusterChildren::Aggregate(_)) => {
             clusters.iter().any(|child| child == name)
         }
-        _ => false,
+        ClusterKind::Eds { .. } | ClusterKind::LogicalDns { .. } | ClusterKind::Aggregate { .. } => false,
     })
 }
 
