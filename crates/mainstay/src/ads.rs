@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::channelz_node::ChannelzNode;
 use crate::dns::ResolveHost;
-use crate::http2::KeepAlive;
+use crate::keep_alive::KeepAlive;
 use crate::queue::{self, Closed};
 use crate::task::Task;
 
@@ -29,7 +29,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-use connection::{Peer, StreamPermit};
+use connection::{Connection, Peer, StreamPermit};
 use exchange::{End, Exchange};
 use life::Life;
 use token::Tokens;
@@ -41,6 +41,8 @@ pub(crate) struct AdsStreams<I> {
     limits: AdsLimits,
     events: queue::Sender<I>,
     streams: BTreeMap<(Service, StreamId), OpenStream>,
+    /// The last ADS stream to a server, after its end, until the next one has a connection: it may be the same.
+    ended: HashMap<Arc<ServerConfig>, OpenStream>,
     tokens: Tokens,
     /// The channelz node of each server since it was last idle; a stream is a call (I-24).
     channelz: HashMap<Arc<ServerConfig>, Arc<ChannelzNode>>,
@@ -75,6 +77,7 @@ impl Default for AdsLimits {
 }
 
 struct OpenStream {
+    server: Arc<ServerConfig>,
     commands: UnboundedSender<Command>,
     _task: Task,
 }
@@ -89,8 +92,8 @@ enum Command {
 
 impl<I: StreamInput> AdsStreams<I> {
     pub(crate) fn new(dns: Arc<dyn ResolveHost>, limits: AdsLimits, events: queue::Sender<I>) -> Self {
-        let (streams, tokens, channelz) = (BTreeMap::new(), Tokens::default(), HashMap::new());
-        Self { dns, limits, events, streams, tokens, channelz }
+        let (streams, tokens) = (BTreeMap::new(), Tokens::default());
+        Self { dns, limits, events, streams, ended: HashMap::new(), tokens, channelz: HashMap::new() }
     }
 
     pub(crate) fn open(
@@ -132,18 +135,23 @@ impl<I: StreamInput> AdsStreams<I> {
             method,
             id,
             channelz: self.channelz.entry(server.clone()).or_insert_with(|| Arc::new(ChannelzNode::new())).clone(),
-            peer: Peer { server, keep_alive: self.limits.keep_alive, dns: self.dns.clone() },
+            peer: Peer { server: server.clone(), keep_alive: self.limits.keep_alive, dns: self.dns.clone() },
             connect_timeout,
             max_response_size: self.limits.max_response_size,
             events: self.events.clone(),
             tokens: self.tokens.clone(),
         };
+        let before = if service == Service::Ads { self.ended.remove(&server) } else { None };
         let task = Task::spawn(async move {
-            let cause = stream.run(queue).await;
+            let (cause, connection) = stream.run(queue, before).await;
             // The driver may be gone: then nobody needs to know.
             let _ = stream.tell(Event::Closed(stream.id, cause)).await;
+            if let Some(connection) = connection {
+                tokio::time::sleep(LINGER).await;
+                drop(connection);
+            }
         });
-        self.streams.insert((service, id), OpenStream { commands, _task: task });
+        self.streams.insert((service, id), OpenStream { server, commands, _task: task });
     }
 
     pub(crate) fn send(&mut self, service: Service, id: StreamId, message: Bytes) {
@@ -159,6 +167,13 @@ impl<I: StreamInput> AdsStreams<I> {
         self.streams.remove(&(service, id));
     }
 
+    /// An ADS stream said that it is over.
+    pub(crate) fn ended(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.remove(&(Service::Ads, id)) {
+            self.ended.insert(Arc::clone(&stream.server), stream);
+        }
+    }
+
     /// Enters what happened into the channelz node of a server.
     pub(crate) fn note(&self, server: &Arc<ServerConfig>, report: &Report) {
         if let Some(channelz) = self.channelz.get(server) {
@@ -172,6 +187,7 @@ impl<I: StreamInput> AdsStreams<I> {
             servers.iter().any(|server| server.server == *wanted && server.state != ServerState::Idle)
         };
         self.channelz.retain(|server, _| in_use(server));
+        self.ended.retain(|server, _| in_use(server));
     }
 
     pub(crate) fn channelz(&self) -> HashMap<Arc<ServerConfig>, Arc<ChannelzNode>> {
@@ -197,6 +213,12 @@ impl Service {
 
 const DELTA_METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
+/// How long a connection is kept for another stream on which the one before was refused as unknown.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// gRPC status code.
+const UNIMPLEMENTED: u16 = 12;
+
 /// One stream, from the first address to the last byte.
 struct StreamTask<I> {
     service: Service,
@@ -220,22 +242,28 @@ struct Unsent {
 }
 
 impl<I: StreamInput> StreamTask<I> {
-    async fn run(&self, mut queue: UnboundedReceiver<Command>) -> CloseCause {
+    /// Runs to the end of the stream. `before` is let go of when there is a connection. Answers with that, too, if the
+    /// next stream is likely to follow at once (DX-3).
+    async fn run(
+        &self,
+        mut queue: UnboundedReceiver<Command>,
+        mut before: Option<OpenStream>,
+    ) -> (CloseCause, Option<Arc<Connection>>) {
         let (mut opened, mut unsent) = (false, Unsent::default());
         loop {
             let connect = async { tokio::try_join!(self.peer.permit(), self.tokens.bearer(&self.peer.server)) };
             let (permit, bearer) = match tokio::time::timeout(self.connect_timeout, connect).await {
                 Ok(Ok(connected)) => connected,
-                Ok(Err(cause)) => return CloseCause::ConnectFailed(cause),
+                Ok(Err(cause)) => return (CloseCause::ConnectFailed(cause), None),
                 Err(_) => {
-                    return CloseCause::ConnectFailed(format!(
-                        "no connection to {} within {:?}",
-                        self.peer.server.server_uri, self.connect_timeout
-                    ));
+                    let (server, timeout) = (&self.peer.server.server_uri, self.connect_timeout);
+                    let cause = format!("no connection to {server} within {timeout:?}");
+                    return (CloseCause::ConnectFailed(cause), None);
                 }
             };
+            drop(before.take());
             if !opened && self.tell(Event::Opened(self.id)).await.is_err() {
-                return gone();
+                return (gone(), None);
             }
             opened = true;
             let call = self.channelz.counters.begin();
@@ -250,7 +278,8 @@ impl<I: StreamInput> StreamTask<I> {
             // of the server, which may take the stream on another connection.
             let is_lost = matches!(end.end.cause, CloseCause::ConnectionLost(_));
             if !(permit.is_shared && end.untouched && (is_lost || end.end.refused)) {
-                return end.end.cause;
+                let is_unknown_method = matches!(end.end.cause, CloseCause::Ended { code: UNIMPLEMENTED, .. });
+                return (end.end.cause, is_unknown_method.then(|| permit.connection()));
             }
             permit.retire();
         }

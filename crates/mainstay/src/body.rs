@@ -8,7 +8,6 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use mainstay_lb::{CallTracker, Ending, RetryThrottle};
 use tokio::time::{Instant, Sleep};
 use tonic::{Code, Status};
@@ -17,6 +16,7 @@ use crate::channelz_node;
 use crate::code;
 use crate::failure::{self, GRPC_STATUS};
 use crate::request::Upload;
+use crate::stream::Incoming;
 use crate::telemetry::CallObserver;
 
 /// The body of a response. It ends with DEADLINE_EXCEEDED when the time of the RPC is up.

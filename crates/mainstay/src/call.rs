@@ -10,12 +10,9 @@ use http::header::SET_COOKIE;
 use http::uri::Authority;
 use http::{HeaderValue, StatusCode};
 use http_body::Body as _;
-use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
 use mainstay_lb::{
     CallTracker, Chosen, Decision, Effect, Ending, Failure, Injected, Origin, PushBack, Retry, RetryThrottle, Rpc,
 };
-use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep};
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -23,16 +20,16 @@ use tonic::{Code, Status};
 use crate::body::{Held, ResponseBody};
 use crate::channelz_node;
 use crate::code;
-use crate::connection::{Sender, WrongName};
+use crate::connection::{Socket, WrongName};
 use crate::deadline;
 use crate::failure::{self, GRPC_STATUS};
 use crate::hub::{ClusterRef, Hub};
 use crate::peer::Peer;
 use crate::process;
 use crate::random::Random;
-use crate::request::{Request, RequestBody};
+use crate::request::{Outgoing, Request};
 use crate::shared::Halt;
-use crate::subchannel::Subchannel;
+use crate::stream::{Incoming, NoResponse, Response, Unsent};
 use crate::telemetry::CallObserver;
 use crate::tls::TlsInfo;
 
@@ -73,6 +70,7 @@ pub(crate) fn run(
                 let sent = match call.attempt(&mut request).await {
                     Ok(exchanged) => call.judge(exchanged, &request),
                     Err(NotSent::Failed(status)) => Ok(Sent::Failed(status)),
+                    Err(NotSent::Returned(address)) => Ok(Sent::Returned(address)),
                     // Only a filter ends an RPC well without sending it (S-52).
                     Err(NotSent::Final(status)) if status.code() == Code::Ok => {
                         on_channel.succeed();
@@ -121,7 +119,12 @@ pub(crate) fn run(
             };
             match next {
                 // Whoever knows that the connection is gone may wait for this very thread.
-                None => tokio::task::yield_now().await,
+                None if returns <= 1 => tokio::task::yield_now().await,
+                // Or the system lets it wait.
+                None => {
+                    let pause = Duration::from_millis(1 << (returns - 2).min(6));
+                    Box::pin(call.sleep(pause)).await;
+                }
                 Some((status, pause)) => {
                     call.observer.end_attempt(status.code(), status.message(), false);
                     if let Err(status) = Box::pin(call.pause(pause, status)).await {
@@ -189,10 +192,9 @@ struct Picked {
 
 /// What it takes to send an attempt.
 struct Way {
-    sender: Sender,
+    socket: Arc<Socket>,
     authority: Option<Authority>,
     deadline: Option<Instant>,
-    subchannel: Subchannel,
     picked: Picked,
 }
 
@@ -214,6 +216,8 @@ enum Sent {
 enum NotSent {
     /// There is no endpoint to send it to.
     Failed(Status),
+    /// The connection to this address was closed before it could be sent.
+    Returned(SocketAddr),
     /// It was dropped, aborted, or its time is up: that is never tried again (L-50).
     Final(Status),
 }
@@ -233,13 +237,13 @@ enum Step {
 
 impl Call {
     /// Sends the request as the newest snapshot says. Where it must wait for another one, it does so in a box.
-    fn attempt<'a>(&'a mut self, request: &'a mut Request) -> Attempt<'a, impl Exchanging + use<>> {
+    fn attempt<'a>(&'a mut self, request: &'a mut Request) -> Attempt<'a> {
         match self.decide(request.rpc()) {
-            Ok(Step::Go(way)) => match self.send(way, request) {
-                Ok(exchange) => Attempt::Sent { exchange },
-                Err(status) => Attempt::Failed { status: Some(status) },
+            Ok(Step::Go(way)) if way.socket.requests.has_room() => match self.send(way, request) {
+                Ok(exchange) => Attempt::Sent(exchange),
+                Err(failure) => Attempt::NotSent(Some(failure)),
             },
-            other => Attempt::Waits { attempt: Box::pin(self.attempt_later(other, request)) },
+            other => Attempt::Waits(Box::pin(self.attempt_later(other, request))),
         }
     }
 
@@ -261,7 +265,7 @@ impl Call {
             // A caller that tries again and again must leave time for the connections to be made.
             tokio::task::coop::consume_budget().await;
         }
-        let exchange = self.send(way?, request).map_err(NotSent::Final)?;
+        let exchange = self.send_in_turn(way?, request).await?;
         Ok(exchange.await)
     }
 
@@ -346,8 +350,8 @@ impl Call {
         match snapshot.decide_again(rpc, &mut self.chosen, &mut Random) {
             Decision::Send(to) => {
                 let address = to.subchannel.address();
-                let sender = match to.subchannel.sender_as(to.authority) {
-                    Some(Ok(sender)) => sender,
+                let socket = match to.subchannel.socket_as(to.authority) {
+                    Some(Ok(socket)) => socket,
                     None => {
                         // It went away this very moment; the next snapshot knows.
                         to.tracker.withdraw();
@@ -369,10 +373,9 @@ impl Call {
                 }
                 self.observer.pick(to.origin);
                 Ok(Step::Go(Way {
-                    sender,
+                    socket,
                     authority: to.authority.and_then(|authority| Authority::try_from(authority).ok()),
                     deadline: self.deadline(to.limit),
-                    subchannel: to.subchannel.clone(),
                     picked: Picked {
                         address,
                         origin: Arc::clone(to.origin),
@@ -407,29 +410,82 @@ impl Call {
     }
 
     /// Hands the request to its connection.
-    fn send(&mut self, way: Way, request: &mut Request) -> Result<Exchange<impl Exchanging + use<>>, Status> {
-        let Way { sender, authority, deadline, subchannel, mut picked } = way;
-        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+    fn send(&mut self, way: Way, request: &mut Request) -> Result<Exchange, NotSent> {
+        match self.outgoing(&way, request) {
+            Ok(outgoing) => {
+                let sent = way.socket.requests.send(outgoing);
+                self.exchange(way, sent, request)
+            }
+            Err(status) => Err(way.give_up(NotSent::Final(status))),
+        }
+    }
+
+    /// The same when the endpoint has a stream for it.
+    async fn send_in_turn(&mut self, way: Way, request: &mut Request) -> Result<Exchange, NotSent> {
+        let socket = way.socket.clone();
+        let address = way.picked.address;
+        let turn = socket.requests.turn();
+        let turn = match way.deadline {
+            None => turn.await,
+            Some(at) => match tokio::time::timeout_at(at, turn).await {
+                Ok(turn) => turn,
+                Err(_) => {
+                    way.picked.tracker.end(Ending { code: code::of_tonic(Code::DeadlineExceeded), trailers: None });
+                    let cluster = &way.picked.origin.cluster;
+                    let text = format!("while {address} of cluster {cluster:?} had no stream left for it");
+                    return Err(NotSent::Final(self.expired(&text)));
+                }
+            },
+        };
+        let Ok(turn) = turn else { return Err(way.give_up(NotSent::Returned(address))) };
+        // Only now: it says how much time is left.
+        match self.outgoing(&way, request) {
+            Ok(outgoing) => self.exchange(way, turn.send(outgoing), request),
+            Err(status) => Err(way.give_up(NotSent::Final(status))),
+        }
+    }
+
+    /// The request as it goes this way.
+    fn outgoing(&mut self, way: &Way, request: &mut Request) -> Result<Outgoing, Status> {
+        let left = way.deadline.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            picked.tracker.withdraw();
             return Err(self.expired("before it could be sent"));
         }
-        let authority = authority.unwrap_or_else(|| self.hub.authority.clone());
+        let authority = way.authority.as_ref().unwrap_or(&self.hub.authority).clone();
         let previous = self.retry.as_ref().map_or(0, Retry::previous_attempts);
         let timeout = left.map(deadline::header_value);
-        let Some(mut attempt) = request.attempt(sender.scheme(), authority, timeout, previous) else {
-            picked.tracker.withdraw();
+        let Some(mut outgoing) = request.attempt(way.socket.scheme(), authority, timeout, previous) else {
             return Err(Status::unavailable("connection lost, and the request is too large to be sent again"));
         };
-        let observer = self.observer.send(attempt.headers_mut());
-        attempt.body_mut().observe(observer);
-        // A request that meets the end of its connection may stay in the queue until all senders are gone; this one
-        // goes here.
-        let Sender { mut requests, tls } = sender;
-        let answer = requests.try_send_request(attempt);
-        let timer = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
-        picked.tls = tls;
-        Ok(Exchange { answer, timer, unanswered: Some(subchannel), picked: Some(picked) })
+        let observer = self.observer.send(outgoing.head.headers_mut());
+        outgoing.body.observe(observer);
+        Ok(outgoing)
+    }
+
+    /// What follows when a request was handed over, or was not.
+    fn exchange(
+        &mut self,
+        way: Way,
+        sent: Result<Response, Unsent>,
+        request: &mut Request,
+    ) -> Result<Exchange, NotSent> {
+        match sent {
+            Ok(answer) => {
+                let Way { socket, deadline, mut picked, .. } = way;
+                picked.tls.clone_from(&socket.ends.tls);
+                let timer = deadline.map(|at| Box::pin(tokio::time::sleep_until(at)));
+                Ok(Exchange { answer, timer, picked: Some(picked) })
+            }
+            Err(Unsent::Malformed(_)) if request.strip_connection_headers() => self.send(way, request),
+            Err(unsent) => {
+                let address = way.picked.address;
+                Err(way.give_up(match unsent {
+                    Unsent::Closed => NotSent::Returned(address),
+                    Unsent::Malformed(error) => NotSent::Final(Status::internal(format!("not a request: {error}"))),
+                    Unsent::Broken(status) => NotSent::Final(status),
+                }))
+            }
+        }
     }
 
     /// What became of a request. In line, as are those that poll for it: each of them would be a copy of the response.
@@ -459,16 +515,15 @@ impl Call {
                 }
                 Ok(Sent::Answered(Answer { response, timer, picked }))
             }
-            Err(error) if error.message().is_some() => {
+            Err(NoResponse::NeverLeft) => {
                 picked.tracker.withdraw();
                 Ok(Sent::Returned(address))
             }
-            Err(error) => {
+            Err(NoResponse::Failed(error)) => {
                 if let Some(status) = request.broken() {
                     picked.tracker.withdraw(); // The endpoint is not to blame.
                     return Err(status);
                 }
-                let error = error.into_error();
                 let refused = failure::is_refusal(&error);
                 let failed = failure::transport(error, address);
                 if refused {
@@ -582,83 +637,76 @@ impl Answer {
     }
 }
 
-pin_project! {
-    /// An attempt to send a request, and to have an answer.
-    #[project = AttemptProject]
-    enum Attempt<'a, F> {
-        Sent { #[pin] exchange: Exchange<F> },
-        Failed { status: Option<Status> },
-        Waits { attempt: Pin<Box<dyn Future<Output = Result<Exchanged, NotSent>> + Send + 'a>> },
-    }
+/// An attempt to send a request, and to have an answer.
+enum Attempt<'a> {
+    Sent(Exchange),
+    NotSent(Option<NotSent>),
+    Waits(Pin<Box<dyn Future<Output = Result<Exchanged, NotSent>> + Send + 'a>>),
 }
 
-pin_project! {
-    /// A request that waits for its answer, under its deadline. Dropped without one, be it by its deadline or by its
-    /// caller, it makes the endpoint suspect.
-    struct Exchange<F> {
-        #[pin]
-        answer: F,
-        timer: Option<Pin<Box<Sleep>>>,
-        unanswered: Option<Subchannel>,
-        picked: Option<Picked>,
-    }
-
-    impl<F> PinnedDrop for Exchange<F> {
-        fn drop(this: Pin<&mut Self>) {
-            if let Some(endpoint) = this.project().unanswered {
-                endpoint.suspect();
-            }
-        }
-    }
+/// A request that waits for its answer, under its deadline. Dropped without one, be it by its deadline or by its caller, it
+/// makes the endpoint suspect.
+struct Exchange {
+    answer: Response,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// None when it was answered.
+    picked: Option<Picked>,
 }
 
 /// A request that does not wait any more.
 struct Exchanged {
     /// None if its time was up.
-    answer: Option<Result<http::Response<Incoming>, Undelivered>>,
+    answer: Option<Result<http::Response<Incoming>, NoResponse>>,
     timer: Option<Pin<Box<Sleep>>>,
     picked: Picked,
 }
 
-/// What hyper does with a request.
-trait Exchanging: Future<Output = Result<http::Response<Incoming>, Undelivered>> + Send {}
-
-impl<T: Future<Output = Result<http::Response<Incoming>, Undelivered>> + Send> Exchanging for T {}
-
-type Undelivered = TrySendError<http::Request<RequestBody>>;
-
-impl<F: Exchanging> Future for Attempt<'_, F> {
+impl Future for Attempt<'_> {
     type Output = Result<Exchanged, NotSent>;
 
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project() {
-            AttemptProject::Sent { exchange } => exchange.poll(cx).map(Ok),
-            AttemptProject::Failed { status } => Poll::Ready(Err(NotSent::Final(status.take().expect("polled once")))),
-            AttemptProject::Waits { attempt } => attempt.as_mut().poll(cx),
+        match self.get_mut() {
+            Self::Sent(exchange) => Pin::new(exchange).poll(cx).map(Ok),
+            Self::NotSent(failure) => Poll::Ready(Err(failure.take().expect("polled once"))),
+            Self::Waits(attempt) => attempt.as_mut().poll(cx),
         }
     }
 }
 
-impl<F: Exchanging> Future for Exchange<F> {
+impl Future for Exchange {
     type Output = Exchanged;
 
     #[inline(always)]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let answer = match this.answer.poll(cx) {
-            Poll::Ready(answer) => {
-                *this.unanswered = None;
-                Some(answer)
-            }
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let answer = match Pin::new(&mut this.answer).poll(cx) {
+            Poll::Ready(answer) => Some(answer),
             Poll::Pending => {
-                let Some(timer) = this.timer else { return Poll::Pending };
+                let Some(timer) = &mut this.timer else { return Poll::Pending };
                 ready!(timer.as_mut().poll(cx));
+                this.answer.suspect();
                 None
             }
         };
         let picked = this.picked.take().expect("polled to its end once");
         Poll::Ready(Exchanged { answer, timer: this.timer.take(), picked })
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if self.picked.is_some() {
+            self.answer.suspect();
+        }
+    }
+}
+
+impl Way {
+    /// Nothing was sent this way.
+    fn give_up(self, failure: NotSent) -> NotSent {
+        self.picked.tracker.withdraw();
+        failure
     }
 }
 
@@ -669,6 +717,6 @@ fn returned(address: SocketAddr) -> String {
 /// How often an RPC brings back its channel. It ends again at once on a runtime that is about to end.
 const MAX_RESUMES: u32 = 3;
 
-/// How often an RPC that never left is sent again. The connection that returns it is gone from the next snapshot, so
-/// that once is nearly always enough.
+/// How often an RPC that never left is sent again, in half a second or so. The connection that returns it is gone from the
+/// next snapshot, so that once is nearly always enough.
 const MAX_RETURNS: u32 = 16;

@@ -25,8 +25,9 @@ use crate::credentials::Credentials;
 use crate::dns::{ResolveHost, Shielded};
 use crate::error::{BuildError, TargetError};
 use crate::event::Events;
-use crate::http2::{Http2Settings, KeepAlive};
+use crate::http2::Http2Settings;
 use crate::hub::Hub;
+use crate::keep_alive::KeepAlive;
 use crate::process;
 use crate::shared::Plan;
 use crate::telemetry::Telemetry;
@@ -402,6 +403,17 @@ impl ChannelBuilder {
     /// A channel that lacks nothing waits for a random part of it, so that many channels do not come in the same instant.
     pub fn reconnect_spread(mut self, spread: Duration) -> Self {
         self.client.reconnect_spread = spread;
+        self
+    }
+
+    /// Sets whether xDS servers are told, when a stream to them is opened anew, the versions of what the channel has, without
+    /// a look at who they say they are; off by default.
+    ///
+    /// It saves sending everything again. With a control plane that counts versions from 1 in each process, and believes
+    /// what it is told, a channel may then stay on old content for ever. Servers of the incremental variant of ADS that
+    /// call themselves the same in all responses are told in any case, and checked.
+    pub fn trust_versions(mut self, on: bool) -> Self {
+        self.client.trust_versions = on;
         self
     }
 

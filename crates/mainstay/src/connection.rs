@@ -30,7 +30,6 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwapOption;
 use futures_channel::mpsc::UnboundedSender;
 use http::uri::Scheme;
-use hyper::client::conn::http2::SendRequest;
 use mainstay_lb::{Connectivity, SubchannelId};
 use mainstay_xds::Backoff;
 use tokio::runtime;
@@ -43,10 +42,9 @@ use crate::failure::describe;
 use crate::guard;
 use crate::http2::{self, Address, ConnectError, Ends, Http2Settings};
 use crate::process::{self, Kind, Table};
-use crate::pulse::Pulse;
 use crate::random::Random;
-use crate::request::RequestBody;
-use crate::tls::{TlsInfo, TransportSecurity, has_name};
+use crate::stream::Requests;
+use crate::tls::{TransportSecurity, has_name};
 
 /// A connection to one address.
 pub(crate) struct Connection {
@@ -59,10 +57,7 @@ pub(crate) struct Connection {
 
 /// An established connection.
 pub(crate) struct Socket {
-    sender: SendRequest<RequestBody>,
-    pulse: Arc<Pulse>,
-    /// Where its task runs.
-    runtime: runtime::Handle,
+    pub(crate) requests: Requests,
     /// For channelz, as the following.
     pub(crate) id: i64,
     pub(crate) ends: Ends,
@@ -73,13 +68,6 @@ pub(crate) struct Socket {
     /// The authority that was last checked against the certificate, and whether it is the server's. Nearly always the
     /// only one: an endpoint has one host name.
     checked: ArcSwapOption<(Box<str>, bool)>,
-}
-
-/// The way to send a request on an established connection.
-pub(crate) struct Sender {
-    pub(crate) requests: SendRequest<RequestBody>,
-    /// What that very connection is secured with.
-    pub(crate) tls: Option<Arc<TlsInfo>>,
 }
 
 /// The certificate of a server does not have the name of an authority.
@@ -211,28 +199,15 @@ impl Connection {
         tokio::spawn(UntilIdle(self.clone()).run(not_in_use));
     }
 
-    /// The way to send a request, if the connection takes any.
-    pub(crate) fn sender(&self) -> Option<Sender> {
-        Some(self.socket.load().as_ref()?.sender())
-    }
-
-    /// The same for a request with an `authority` other than the channel's, which must not be sent to a server that has
-    /// not proved to have that name (A81, S-34).
-    pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<Sender, WrongName>> {
-        let socket = self.socket.load();
-        let socket = socket.as_ref()?;
+    /// The established connection for a request with an `authority` other than the channel's, which must not be sent to a
+    /// server that has not proved to have that name (A81, S-34).
+    pub(crate) fn socket_as(&self, authority: Option<&str>) -> Option<Result<Arc<Socket>, WrongName>> {
+        let socket = self.socket()?;
         let is_right = authority.is_none_or(|authority| socket.is_named(authority));
-        Some(if is_right { Ok(socket.sender()) } else { Err(WrongName) })
+        Some(if is_right { Ok(socket) } else { Err(WrongName) })
     }
 
-    /// A call on it was given up before it was answered: the endpoint may be dead.
-    pub(crate) fn suspect(&self) {
-        if let Some(socket) = &*self.socket.load() {
-            socket.pulse.suspect(&socket.runtime, self.spec.settings.silence);
-        }
-    }
-
-    /// The established connection, if there is one.
+    /// The established connection, if there is one. Whoever holds it keeps the connection open.
     pub(crate) fn socket(&self) -> Option<Arc<Socket>> {
         self.socket.load_full()
     }
@@ -278,7 +253,7 @@ impl Connection {
         }
     }
 
-    async fn establish(&self) -> Result<http2::Established<RequestBody>, String> {
+    async fn establish(&self) -> Result<http2::Established, String> {
         let ConnectionSpec { address, proxy, security, settings, .. } = &self.spec;
         let ip = address.ip();
         let address = match *proxy {
@@ -289,7 +264,8 @@ impl Connection {
         let tls = security.current(ip, settings.timeout).await;
         let tls = tls.map_err(|error| describe(&ConnectError::Certificates(address.clone(), Box::new(error))))?;
         let http2 = settings.http2.calmed(lock(&self.progress).calmed);
-        match tokio::time::timeout_at(until, http2::connect(&address, tls.as_ref(), &http2)).await {
+        let connected = http2::connect(&address, tls.as_ref(), &http2, settings.silence);
+        match tokio::time::timeout_at(until, connected).await {
             Ok(Ok(established)) => Ok(established),
             Ok(Err(error)) => Err(describe(&error)),
             Err(_) => Err(format!("no connection to {address} within {:?}", settings.timeout)),
@@ -303,26 +279,28 @@ impl Connection {
 
     /// Drives the connection until it takes no more requests, or until nobody uses it and its RPCs are done. How long to
     /// pause.
-    async fn carry(&self, established: http2::Established<RequestBody>) -> Option<Duration> {
-        let http2::Established { sender, mut driver, ends, goaway, pulse } = established;
+    async fn carry(&self, established: http2::Established) -> Option<Duration> {
+        let http2::Established { requests, mut driver, ends, goaway } = established;
         let began = Instant::now();
         let socket = Socket {
-            sender,
-            pulse: pulse.clone(),
-            runtime: runtime::Handle::current(),
+            requests,
             id: process::new_id(),
             ends,
             checks_authority: matches!(self.spec.security, TransportSecurity::Tls(_)),
             before: self.counters.calls(),
             checked: ArcSwapOption::empty(),
         };
-        // Declared after `driver`, so that it goes first: `driver` hands back the requests that it did not send, and they
-        // must not come here again.
+        // Declared after `driver`, so that it goes first: the requests that `driver` did not send must not come here again.
         let published = Published::new(self, socket)?;
-        let ended = (&mut driver).await;
+        let ended = driver.until_closing().await;
         drop(published);
+        let pulse = driver.pulse();
         let life = Life { dead: pulse.is_dead(), answered: pulse.has_answered(), lasted: began.elapsed() };
-        let lost = goaway.get().map_or_else(|| Disconnect::of(ended), |code| Disconnect::GoAway(*code));
+        let lost = goaway.get().map_or_else(|| Disconnect::of(ended.as_ref()), |code| Disconnect::GoAway(*code));
+        if ended.is_none() {
+            // The RPCs on it go on. The task ends with the last of them.
+            tokio::spawn(driver);
+        }
         let mut progress = lock(&self.progress);
         if progress.users.is_empty() {
             return None;
@@ -405,16 +383,10 @@ impl UntilIdle {
     }
 }
 
-impl Sender {
+impl Socket {
     /// The scheme of requests.
     pub(crate) fn scheme(&self) -> Scheme {
-        if self.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
-    }
-}
-
-impl Socket {
-    fn sender(&self) -> Sender {
-        Sender { requests: self.sender.clone(), tls: self.ends.tls.clone() }
+        if self.ends.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
     }
 
     /// Whether the server may be asked as `authority`. In plaintext it may be anyone, and where the cluster says who it is
@@ -522,15 +494,13 @@ mod tests {
         let connection =
             process::table::<Connections>().0.values().find(|known| known.spec.address == address).unwrap().clone();
         let socket = connection.socket().unwrap();
-        let Ok(dead) = http2::connect::<RequestBody>(&Address::Tcp(address), None, &Http2Settings::default()).await
-        else {
+        let settings = Http2Settings::default();
+        let Ok(dead) = http2::connect(&Address::Tcp(address), None, &settings, Duration::MAX).await else {
             panic!("the backend lives")
         };
         drop(dead.driver);
         connection.socket.store(Some(Arc::new(Socket {
-            sender: dead.sender,
-            pulse: dead.pulse,
-            runtime: socket.runtime.clone(),
+            requests: dead.requests,
             id: process::new_id(),
             ends: socket.ends.clone(),
             checks_authority: false,

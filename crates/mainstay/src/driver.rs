@@ -127,7 +127,7 @@ impl Driver {
     fn handle(&mut self, input: Input) {
         self.client_stirred |= !matches!(input, Input::Connectivity(..) | Input::Wake(_));
         match &input {
-            Input::Xds(client::Event::Closed(stream, _)) => self.streams.close(Service::Ads, *stream),
+            Input::Xds(client::Event::Closed(stream, _)) => self.streams.ended(*stream),
             Input::Load(client::Event::Closed(stream, cause)) => {
                 tracing::debug!(target = %self.plan.target.canonical, ?cause, "a stream of load reports ended");
                 self.streams.close(Service::Lrs, *stream);
@@ -183,7 +183,7 @@ impl Driver {
                     if let Some(progress) = progress(&report) {
                         self.shared.progress.store(Some(Arc::new(progress)));
                     }
-                    self.shared.events.send(report);
+                    self.shared.events.send(Arc::new(report));
                 }
                 Action::Publish(snapshot) => {
                     self.shared.snapshot.store(snapshot);
@@ -282,7 +282,7 @@ impl Idleness {
 pub(crate) fn server_of(report: &Report) -> Option<&Arc<ServerConfig>> {
     match report {
         Report::Connecting(server)
-        | Report::Connected(server)
+        | Report::Connected(server, _)
         | Report::Answered(server)
         | Report::Alive(server)
         | Report::Unreachable(server, ..)
@@ -302,7 +302,7 @@ pub(crate) fn server_of(report: &Report) -> Option<&Arc<ServerConfig>> {
 fn progress(report: &Report) -> Option<String> {
     Some(match report {
         Report::Connecting(server) => format!("connecting to {}", server.server_uri),
-        Report::Connected(server) => format!("{} has not answered yet", server.server_uri),
+        Report::Connected(server, _) => format!("{} has not answered yet", server.server_uri),
         Report::Answered(server) => format!("{} has not sent everything yet", server.server_uri),
         Report::Unreachable(server, cause, _) => format!("{} cannot be reached: {cause}", server.server_uri),
         Report::Alive(_)

@@ -35,7 +35,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mainstay_xds::bootstrap::ServerConfig;
-use mainstay_xds::client::{Line, Report};
+use mainstay_xds::client::{Line, Protocol, Report};
 use mainstay_xds::name::AuthorityKey;
 
 use crate::names::{ResourceName, ResourceType};
@@ -58,6 +58,8 @@ pub enum Event {
     Connected {
         /// The server.
         server: String,
+        /// Whether the stream is of the incremental variant of ADS.
+        delta: bool,
     },
     /// The first response on a stream came.
     #[non_exhaustive]
@@ -207,7 +209,7 @@ impl Event {
     pub fn server(&self) -> Option<&str> {
         match self {
             Self::Connecting { server }
-            | Self::Connected { server }
+            | Self::Connected { server, .. }
             | Self::Answered { server }
             | Self::Alive { server }
             | Self::Unreachable { server, .. }
@@ -233,7 +235,9 @@ impl Event {
         };
         match report {
             Report::Connecting(server) => Self::Connecting { server: uri(server) },
-            Report::Connected(server) => Self::Connected { server: uri(server) },
+            Report::Connected(server, protocol) => {
+                Self::Connected { server: uri(server), delta: *protocol == Protocol::Delta }
+            }
             Report::Answered(server) => Self::Answered { server: uri(server) },
             Report::Alive(server) => Self::Alive { server: uri(server) },
             Report::Unreachable(server, cause, retry_after) => {
@@ -279,7 +283,8 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = match self {
             Self::Connecting { server } => Line::Connecting(server),
-            Self::Connected { server } => Line::Connected(server),
+            Self::Connected { server, delta: true } => Line::Connected(server, Protocol::Delta),
+            Self::Connected { server, delta: false } => Line::Connected(server, Protocol::Sotw),
             Self::Answered { server } => Line::Answered(server),
             Self::Alive { server } => Line::Alive(server),
             Self::Unreachable { server, cause, retry_after } => Line::Unreachable(server, cause, *retry_after),
@@ -325,7 +330,8 @@ mod tests {
         let (cause, pause) = ("refused".to_owned(), Duration::from_millis(1040));
         let reports = [
             Report::Connecting(server()),
-            Report::Connected(server()),
+            Report::Connected(server(), Protocol::Sotw),
+            Report::Connected(server(), Protocol::Delta),
             Report::Answered(server()),
             Report::Alive(server()),
             Report::Unreachable(server(), cause.clone(), pause),

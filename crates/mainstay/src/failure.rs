@@ -12,8 +12,8 @@ pub(crate) static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status
 ///
 /// A stream that the endpoint reset has an HTTP/2 reason, which tonic maps as the gRPC protocol
 /// wants. Everything else means that the connection is gone: UNAVAILABLE, whatever tonic calls it.
-pub(crate) fn transport(error: hyper::Error, address: SocketAddr) -> Status {
-    let mut cause = describe(&error);
+pub(crate) fn transport(error: h2::Error, address: SocketAddr) -> Status {
+    let mut cause = format!("http2 error: {}", describe(&error));
     if is_malformed(&error) {
         cause.push_str(" (malformed, or larger than ChannelBuilder::max_header_list_size allows)");
     }
@@ -23,30 +23,15 @@ pub(crate) fn transport(error: hyper::Error, address: SocketAddr) -> Status {
 }
 
 /// Whether we turned a response down: h2 does so with headers that are no good, or too much.
-fn is_malformed(error: &hyper::Error) -> bool {
-    h2_error(error).is_some_and(|h2| {
-        h2.is_library() && matches!(h2.reason(), Some(h2::Reason::PROTOCOL_ERROR | h2::Reason::ENHANCE_YOUR_CALM))
-    })
+fn is_malformed(error: &h2::Error) -> bool {
+    error.is_library() && matches!(error.reason(), Some(h2::Reason::PROTOCOL_ERROR | h2::Reason::ENHANCE_YOUR_CALM))
 }
 
 /// Whether the endpoint said that it did not process the request: it went away in peace, or refused the stream.
-pub(crate) fn is_refusal(error: &hyper::Error) -> bool {
-    h2_error(error).is_some_and(|h2| {
-        let went_away = h2.is_go_away() && h2.reason() == Some(h2::Reason::NO_ERROR);
-        let refused = h2.is_reset() && h2.reason() == Some(h2::Reason::REFUSED_STREAM);
-        h2.is_remote() && (went_away || refused)
-    })
-}
-
-fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        if let Some(h2) = cause.downcast_ref() {
-            return Some(h2);
-        }
-        source = cause.source();
-    }
-    None
+pub(crate) fn is_refusal(error: &h2::Error) -> bool {
+    let went_away = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+    let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    error.is_remote() && (went_away || refused)
 }
 
 /// What was wrong with the socket, if that is the cause.

@@ -1,4 +1,4 @@
-//! Follows HTTP/2 frames, for what hyper and h2 keep to themselves.
+//! Follows HTTP/2 frames, for what h2 keeps to itself.
 
 /// Where in a stream of frames we are.
 #[derive(Debug, Default)]
@@ -27,6 +27,14 @@ pub(crate) struct Frames {
     /// The payload of a GOAWAY up to the error code.
     goaway: [u8; GOAWAY_HEAD],
     goaway_seen: usize,
+}
+
+/// Looks for the streams that begin among the frames that a client sends.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    cursor: Cursor,
+    /// Bytes of the preface that are seen.
+    preface: usize,
 }
 
 /// Something worth knowing.
@@ -116,7 +124,27 @@ impl Frames {
     }
 }
 
+// === impl Sent ===
+
+impl Sent {
+    /// Takes in the next bytes. `tell` hears of each stream whose headers, or trailers, begin.
+    pub(crate) fn follow(&mut self, mut bytes: &[u8], mut tell: impl FnMut(u32)) {
+        if self.preface < PREFACE {
+            let taken = (PREFACE - self.preface).min(bytes.len());
+            self.preface += taken;
+            bytes = &bytes[taken..];
+        }
+        self.cursor.follow(bytes, |frame, payload| {
+            if frame.kind == HEADERS && payload.is_empty() {
+                tell(frame.stream);
+            }
+        });
+    }
+}
+
 const HEADER: usize = 9;
+/// `PRI * HTTP/2.0` and so on (RFC 9113, section 3.4).
+const PREFACE: usize = 24;
 /// The last stream id and the error code.
 const GOAWAY_HEAD: usize = 8;
 
@@ -158,6 +186,20 @@ mod tests {
             seen.push(what)
         });
         assert_eq!(seen, [Seen::First { settings: false }]);
+    }
+
+    #[test]
+    fn streams_that_begin_are_seen_however_the_bytes_are_cut() {
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        bytes.extend(frame(4, 0, &[0; 6]));
+        bytes.extend(frame(1, 1, &[7; 20]));
+        bytes.extend(frame(0, 1, &[1; 300]));
+        bytes.extend(frame(1, 3, &[]));
+        for size in [1, 2, 9, 23, 24, 25, 1000] {
+            let (mut sent, mut seen) = (Sent::default(), Vec::new());
+            bytes.chunks(size).for_each(|piece| sent.follow(piece, |stream| seen.push(stream)));
+            assert_eq!(seen, [1, 3], "in pieces of {size}");
+        }
     }
 
     fn frame(kind: u8, stream: u8, payload: &[u8]) -> Vec<u8> {

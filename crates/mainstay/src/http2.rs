@@ -5,25 +5,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker, ready};
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body::Body;
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
-use tonic::Status;
 
-use crate::frames::{Frames, Seen};
+use crate::disconnect::Lost;
 use crate::http_connect::{self, ProxyError};
-use crate::pulse::{Order, Pulse};
-use crate::request::Sending;
+use crate::keep_alive::{KeepAlive, Keeper};
+use crate::pulse::Pulse;
+use crate::stream::{Gate, Requests};
 use crate::tls::{ClusterTlsError, Presenting, Tls, TlsInfo};
+use crate::transport::{FirstWord, Greeting, Stream, Transport};
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
@@ -35,13 +31,6 @@ pub(crate) enum Address {
         proxy: SocketAddr,
         endpoint: SocketAddr,
     },
-}
-
-/// HTTP/2 keepalive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct KeepAlive {
-    pub(crate) interval: Duration,
-    pub(crate) timeout: Duration,
 }
 
 /// How HTTP/2 is spoken on a connection.
@@ -57,14 +46,13 @@ pub(crate) struct Http2Settings {
     pub(crate) keep_alive_without_calls: bool,
 }
 
-/// An established connection: requests go through `sender`, `driver` must be polled.
-pub(crate) struct Established<B: Outgoing> {
-    pub(crate) sender: http2::SendRequest<B>,
-    pub(crate) driver: Driver<B>,
+/// An established connection: requests go through `requests`, `driver` must be polled.
+pub(crate) struct Established {
+    pub(crate) requests: Requests,
+    pub(crate) driver: Driver,
     pub(crate) ends: Ends,
     /// The code of the first GOAWAY of the peer, once there was one.
     pub(crate) goaway: Arc<OnceLock<u32>>,
-    pub(crate) pulse: Arc<Pulse>,
 }
 
 /// The ends of a connection, as channelz shows them.
@@ -74,13 +62,14 @@ pub(crate) struct Ends {
     pub(crate) tls: Option<Arc<TlsInfo>>,
 }
 
-/// The body of requests on a connection.
-pub(crate) trait Outgoing: Body<Data = Bytes, Error = Status> + Send + Unpin + 'static {}
-
-impl<T: Body<Data = Bytes, Error = Status> + Send + Unpin + 'static> Outgoing for T {}
-
-/// Moves the bytes of a connection; ends when the connection takes no more requests.
-pub(crate) type Driver<B> = http2::Connection<Io, B, Executor>;
+/// Moves the bytes of a connection, until it is over.
+pub(crate) struct Driver {
+    connection: h2::client::Connection<Transport>,
+    keeper: Option<Keeper>,
+    goaway: Arc<OnceLock<u32>>,
+    pulse: Arc<Pulse>,
+    gate: Weak<Gate>,
+}
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -114,14 +103,16 @@ pub(crate) enum ConnectError {
 
 /// Connects and waits until the server has proved with its first frame that it speaks HTTP/2.
 ///
-/// The wait matters: a process that accepts and never answers must not count as connected.
-pub(crate) async fn connect<B: Outgoing>(
+/// The wait matters: a process that accepts and never answers must not count as connected. One that falls silent later
+/// is given up after `patience` (see [`Pulse`]).
+pub(crate) async fn connect(
     address: &Address,
     tls: Option<&Tls>,
     settings: &Http2Settings,
-) -> Result<Established<B>, ConnectError> {
+    patience: Duration,
+) -> Result<Established, ConnectError> {
     let (stream, ends) = dial(address, tls, settings.user_timeout()).await?;
-    handshake(stream, address, settings, ends).await
+    handshake(stream, address, settings, patience, ends).await
 }
 
 /// A stream of bytes to `address`, secured if asked for. The network may keep what is sent for `user_timeout` without a
@@ -205,89 +196,61 @@ async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
     Ok((stream, info))
 }
 
-async fn handshake<B: Outgoing>(
+async fn handshake(
     stream: Box<dyn Stream>,
     address: &Address,
     settings: &Http2Settings,
+    patience: Duration,
     ends: Ends,
-) -> Result<Established<B>, ConnectError> {
-    let (transport, greeting, goaway) = Transport::over(stream);
+) -> Result<Established, ConnectError> {
+    let (transport, greeting, goaway) = Transport::over(stream, patience);
     let pulse = transport.pulse.clone();
-    let io = Io(TokioIo::new(transport));
-    let mut builder = http2::Builder::new(Executor);
-    builder
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(settings.stream_window)
-        .initial_connection_window_size(settings.connection_window)
-        .max_header_list_size(settings.max_header_list_size)
-        // Answers to calls that were given up a moment ago are no fault of the peer. h2 remembers 50 such calls for a
-        // second, and breaks the connection off after a thousand surprises in its whole life.
-        .max_concurrent_reset_streams(1 << 10)
-        .max_local_error_reset_streams(1 << 20);
-    if let Some(keep_alive) = settings.keep_alive {
-        builder
-            .keep_alive_interval(keep_alive.interval)
-            .keep_alive_timeout(keep_alive.timeout)
-            .keep_alive_while_idle(settings.keep_alive_without_calls);
-    }
-    let (sender, mut driver) = builder.handshake(io).await.map_err(|error| ConnectError::http2(address, error))?;
+    let handshake = settings.builder().handshake(transport).await;
+    let (requests, mut connection) = handshake.map_err(|error| ConnectError::http2(address, error))?;
+    let keeper = settings.keep_alive.zip(connection.ping_pong()).map(|(keep_alive, pings)| {
+        pulse.note_times();
+        Keeper::new(keep_alive, settings.keep_alive_without_calls, pings)
+    });
+    let requests = Requests::new(requests, pulse.clone());
+    let mut driver = Driver { connection, keeper, goaway: goaway.clone(), pulse, gate: requests.gate() };
     greeting.hear(&mut driver, address).await?;
-    Ok(Established { sender, driver, ends, goaway, pulse })
+    Ok(Established { requests, driver, ends, goaway })
 }
 
-/// Any byte stream. Boxed: one allocation per connection, and one type of connection.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+// === impl Driver ===
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl Driver {
+    pub(crate) fn pulse(&self) -> &Pulse {
+        &self.pulse
+    }
 
-/// Runs what a connection does in the background: two small pieces for every RPC. They come in the type of the whole
-/// connection, which is large, and each move of it would be a copy; in a box it is moved once.
-#[derive(Clone, Copy)]
-pub(crate) struct Executor;
-
-impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Executor {
-    fn execute(&self, piece: F) {
-        let piece = Box::pin(piece);
-        match Sending::just_begun() {
-            None => tokio::spawn(piece),
-            Some(request) => tokio::spawn(request.carry(piece)),
-        };
+    /// Moves the bytes until the connection takes no more requests. None if those on it may go on.
+    pub(crate) async fn until_closing(&mut self) -> Option<Result<(), Lost>> {
+        std::future::poll_fn(|cx| match Pin::new(&mut *self).poll(cx) {
+            Poll::Ready(ended) => Poll::Ready(Some(ended)),
+            Poll::Pending if self.goaway.get().is_some() || self.pulse.is_retired() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
     }
 }
 
-/// The transport of a [`Driver`].
-pub(crate) struct Io(TokioIo<Transport>);
+impl Future for Driver {
+    type Output = Result<(), Lost>;
 
-/// The bytes of a connection.
-///
-/// Watches the frames that the peer sends: the first must be SETTINGS on stream 0, and a GOAWAY is noted. And reads to the end what a
-/// peer that has closed the connection said before. A server that drains says last which requests it did not process
-/// (GOAWAY), then closes; a request that meets the closed socket fails to be written, and h2 would give up there, with
-/// the last word unread. So writing never fails here: what cannot be written is thrown away, and the end comes when
-/// there is nothing left to read, which follows at once, as only a connection that is gone refuses bytes.
-pub(crate) struct Transport {
-    stream: Box<dyn Stream>,
-    frames: Frames,
-    greeted: Option<oneshot::Sender<FirstWord>>,
-    goaway: Arc<OnceLock<u32>>,
-    pulse: Arc<Pulse>,
-    /// The task that is woken when there is an order.
-    task: Option<Waker>,
-    /// Whether everything that h2 had to say is written, so that another frame may be put in.
-    between_frames: bool,
-    /// How much of a ping is written, if there is one to be written.
-    ping: Option<usize>,
-    write_failed: bool,
-}
-
-/// What a peer says first, once it does.
-pub(crate) struct Greeting(oneshot::Receiver<FirstWord>);
-
-enum FirstWord {
-    Settings,
-    Other,
-    /// Such as the alert of a TLS server that wants a client certificate: hyper keeps it to itself.
-    Error(io::Error),
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { connection, keeper, pulse, gate, .. } = &mut *self;
+        if let Some(keeper) = keeper
+            && keeper.poll(pulse, pulse.calls(gate.strong_count()), cx).is_ready()
+        {
+            return Poll::Ready(Err(Lost::KeepAlive));
+        }
+        let polled = Pin::new(connection).poll(cx);
+        if let Some(gate) = gate.upgrade() {
+            gate.settle();
+        }
+        polled.map_err(Lost::Http2)
+    }
 }
 
 // === impl Http2Settings ===
@@ -299,6 +262,22 @@ impl Http2Settings {
             keep_alive.interval = keep_alive.interval.saturating_mul(1 << complaints.min(16));
         }
         self
+    }
+
+    fn builder(&self) -> h2::client::Builder {
+        let mut builder = h2::client::Builder::new();
+        builder
+            .enable_push(false)
+            .initial_window_size(self.stream_window)
+            .initial_connection_window_size(self.connection_window)
+            .max_header_list_size(self.max_header_list_size)
+            .initial_max_send_streams(STREAMS_BEFORE_SETTINGS)
+            .max_send_buffer_size(SEND_BUFFER)
+            // Answers to calls that were given up a moment ago are no fault of the peer. h2 remembers 50 such calls for a
+            // second, and breaks the connection off after a thousand surprises in its whole life.
+            .max_concurrent_reset_streams(1 << 10)
+            .max_local_error_reset_streams(Some(1 << 20));
+        builder
     }
 
     /// How long the network may keep what was sent without a sign that it has arrived (A18).
@@ -384,187 +363,11 @@ impl FirstWord {
     }
 }
 
-// === impl Transport ===
+/// How many streams there may be before the peer has said its limit: what any should allow (RFC 9113, section 6.5.2).
+const STREAMS_BEFORE_SETTINGS: usize = 100;
 
-impl Transport {
-    /// With what the peer says first, and the code of its GOAWAY once there is one.
-    pub(crate) fn over(stream: Box<dyn Stream>) -> (Self, Greeting, Arc<OnceLock<u32>>) {
-        let (greeted, greeting) = oneshot::channel();
-        let goaway = Arc::new(OnceLock::new());
-        let frames = Frames::default();
-        let transport = Self {
-            stream,
-            frames,
-            greeted: Some(greeted),
-            goaway: goaway.clone(),
-            pulse: Pulse::new(),
-            task: None,
-            between_frames: false,
-            ping: None,
-            write_failed: false,
-        };
-        (transport, Greeting(greeting), goaway)
-    }
-
-    fn wait_for_orders(&mut self, cx: &Context<'_>) {
-        if !self.task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-            self.task = Some(cx.waker().clone());
-            self.pulse.wake_for_orders(cx);
-        }
-    }
-
-    /// The outcome of writing `len` bytes, or of pretending to.
-    fn written(&mut self, polled: Poll<io::Result<usize>>, len: usize) -> Poll<io::Result<usize>> {
-        polled.map(|outcome| {
-            outcome.or_else(|_| {
-                self.write_failed = true;
-                Ok(len)
-            })
-        })
-    }
-
-    /// Writes what is left of a ping, where that is allowed.
-    fn poll_ping(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while let Some(written) = self.ping {
-            if self.write_failed || written == PING.len() {
-                self.ping = None;
-                // TLS may hold it back. If there is no room now, h2 flushes again before it writes.
-                let _ = Pin::new(&mut self.stream).poll_flush(cx);
-            } else if written == 0 && !self.between_frames {
-                break;
-            } else {
-                let polled = Pin::new(&mut self.stream).poll_write(cx, &PING[written..]);
-                let len = ready!(self.written(polled, PING.len() - written)).unwrap_or_default();
-                self.ping = Some(written + len);
-            }
-        }
-        Poll::Ready(())
-    }
-}
-
-impl AsyncRead for Transport {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.pulse.order() {
-            None => {}
-            Some(Order::Ping) => self.ping = Some(0),
-            Some(Order::BreakOff) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-        }
-        if self.ping.is_some() {
-            let _ = self.poll_ping(cx);
-        }
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if polled.is_pending() {
-            self.wait_for_orders(cx);
-            return polled;
-        }
-        self.pulse.hear();
-        if let Poll::Ready(Err(error)) = &polled
-            && let Some(greeted) = self.greeted.take()
-        {
-            let _ = greeted.send(FirstWord::Error(io::Error::new(error.kind(), error.to_string())));
-        }
-        let Self { frames, greeted, goaway, pulse, .. } = &mut *self;
-        frames.follow(&buf.filled()[before..], |seen| match seen {
-            Seen::First { settings } => {
-                let word = if settings { FirstWord::Settings } else { FirstWord::Other };
-                if let Some(greeted) = greeted.take() {
-                    let _ = greeted.send(word);
-                }
-            }
-            Seen::Answer => pulse.note_answer(),
-            Seen::GoAway(code) => drop(goaway.set(code)),
-        });
-        polled
-    }
-}
-
-impl AsyncWrite for Transport {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if self.write_failed {
-            return Poll::Ready(Ok(buf.len()));
-        }
-        if self.ping.is_some() {
-            ready!(self.poll_ping(cx));
-        }
-        self.between_frames = false;
-        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.written(polled, buf.len())
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let len = bufs.iter().map(|buf| buf.len()).sum();
-        if self.write_failed {
-            return Poll::Ready(Ok(len));
-        }
-        if self.ping.is_some() {
-            ready!(self.poll_ping(cx));
-        }
-        self.between_frames = false;
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.written(polled, len)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // h2 flushes when all its frames are written.
-        self.between_frames = true;
-        let polled = Pin::new(&mut self.stream).poll_flush(cx);
-        self.written(polled.map_ok(|()| 0), 0).map_ok(drop)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-// === impl Io ===
-
-impl hyper::rt::Read for Io {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: hyper::rt::ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl hyper::rt::Write for Io {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-}
-
-/// A PING (RFC 9113, section 6.7). What it carries is told apart from h2's own.
-const PING: [u8; 17] = *b"\0\0\x08\x06\0\0\0\0\0mainstay";
+/// How much of a body h2 takes in before it is sent.
+const SEND_BUFFER: usize = 1 << 20;
 
 /// As long as gRPC waits for the answer to a ping by default.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -574,25 +377,55 @@ mod tests {
     use std::sync::Mutex;
     use std::task::Waker;
 
+    use http::uri::{Authority, Scheme};
+    use tokio::io::{AsyncWriteExt, ReadBuf};
     use tonic::body::Body;
 
     use super::*;
-    use crate::failure;
+    use crate::request::Request;
+    use crate::stream::NoResponse;
 
     #[tokio::test]
     async fn what_a_peer_said_before_it_closed_is_read_though_writing_fails() {
         let peer = Peer::default();
         let address = Address::Tcp(([127, 0, 0, 1], 1).into());
         let ends = Ends { local: None, tls: None };
-        let connection = handshake::<Body>(Box::new(peer.clone()), &address, &Http2Settings::default(), ends).await;
-        let Ok(Established { mut sender, driver, .. }) = connection else { panic!("the peer said SETTINGS") };
+        let settings = Http2Settings::default();
+        let connection = handshake(Box::new(peer.clone()), &address, &settings, Duration::MAX, ends).await;
+        let Ok(Established { requests, driver, goaway, .. }) = connection else { panic!("the peer said SETTINGS") };
         peer.0.lock().unwrap().closed = true;
         let request = http::Request::post("http://peer/").body(Body::empty()).unwrap();
-        let (error, ended) = tokio::join!(sender.try_send_request(request), driver);
-        let error = error.unwrap_err().into_error();
-        assert!(failure::is_refusal(&error), "A6: the peer said that it did not process the request: {error:?}");
+        let request = Request::new(request).attempt(Scheme::HTTP, Authority::from_static("peer"), None, 0).unwrap();
+        let response = requests.send(request).unwrap();
+        let (response, ended) = tokio::join!(response, driver);
+        assert!(matches!(response, Err(NoResponse::NeverLeft)), "{response:?}");
+        assert_eq!(goaway.get(), Some(&0));
         ended.unwrap();
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_call_on_a_connection_that_takes_no_more_is_kept_alive_too() {
+        let (ours, mut silent) = tokio::io::duplex(1 << 16);
+        silent.write_all(&SETTINGS).await.unwrap();
+        let keep_alive = KeepAlive { interval: Duration::from_secs(10), timeout: Duration::from_secs(5) };
+        let settings = Http2Settings { keep_alive: Some(keep_alive), ..Http2Settings::default() };
+        let address = Address::Tcp(([127, 0, 0, 1], 1).into());
+        let ends = Ends { local: None, tls: None };
+        let connection = handshake(Box::new(ours), &address, &settings, Duration::MAX, ends).await;
+        let Ok(Established { requests, driver, .. }) = connection else { panic!("the peer said SETTINGS") };
+        let request = http::Request::post("http://peer/").body(Body::empty()).unwrap();
+        let request = Request::new(request).attempt(Scheme::HTTP, Authority::from_static("peer"), None, 0).unwrap();
+        let response = requests.send(request).unwrap();
+        drop(requests);
+        let begin = tokio::time::Instant::now();
+        let ended = tokio::time::timeout(Duration::from_secs(60), driver).await.expect("it is pinged, and dead");
+        assert!(matches!(ended, Err(Lost::KeepAlive)), "{ended:?}");
+        assert_eq!(begin.elapsed().as_secs(), 15);
+        assert!(matches!(response.await, Err(NoResponse::Failed(_))));
+    }
+
+    /// Type 4.
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
     /// Says SETTINGS. After it has closed it takes no more bytes, and whoever has noticed reads a GOAWAY and the end:
     /// the order of things that a busy machine brings about.
@@ -609,8 +442,7 @@ mod tests {
 
     impl AsyncRead for Peer {
         fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-            // Type 4 is SETTINGS. Type 7 is GOAWAY: no stream was processed, no error.
-            const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+            // Type 7: no stream was processed, no error.
             const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
             let mut state = self.0.lock().unwrap();
             state.said += 1;

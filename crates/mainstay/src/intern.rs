@@ -8,7 +8,7 @@ use bytes::Bytes;
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
 use mainstay_xds::client::{Intern, Parsed};
 use mainstay_xds::resource::{
-    Cluster, EndpointCollection, Endpoints, Listener, ParseContext, Resource, ResourceType, RouteConfig,
+    Cluster, EndpointCollection, EndpointGlob, Endpoints, Listener, ParseContext, Resource, ResourceType, RouteConfig,
 };
 
 use crate::process::{self, Kind};
@@ -47,6 +47,7 @@ enum WeakResource {
     Cluster(Weak<Cluster>),
     Endpoints(Weak<Endpoints>),
     EndpointCollection(Weak<EndpointCollection>),
+    EndpointGlob(Weak<EndpointGlob>),
 }
 
 /// The bytes of a resource. Boxed, so that they go with the last holder and not with the last slot.
@@ -154,6 +155,7 @@ impl WeakResource {
             Self::Cluster(weak) => weak.upgrade().map(Resource::Cluster),
             Self::Endpoints(weak) => weak.upgrade().map(Resource::Endpoints),
             Self::EndpointCollection(weak) => weak.upgrade().map(Resource::EndpointCollection),
+            Self::EndpointGlob(weak) => weak.upgrade().map(Resource::EndpointGlob),
         }
     }
 }
@@ -166,6 +168,7 @@ impl From<&Resource> for WeakResource {
             Resource::Cluster(arc) => Self::Cluster(Arc::downgrade(arc)),
             Resource::Endpoints(arc) => Self::Endpoints(Arc::downgrade(arc)),
             Resource::EndpointCollection(arc) => Self::EndpointCollection(Arc::downgrade(arc)),
+            Resource::EndpointGlob(arc) => Self::EndpointGlob(Arc::downgrade(arc)),
         }
     }
 }

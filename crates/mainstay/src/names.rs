@@ -26,6 +26,9 @@ pub enum ResourceType {
     Endpoints,
     /// `envoy.config.endpoint.v3.LbEndpointCollection`, by LEDS (gRFC A95).
     EndpointCollection,
+    /// `envoy.config.endpoint.v3.LbEndpoint`: glob collections of endpoints, by LEDS over the incremental variant of the
+    /// protocol. The name of one ends in `/*`.
+    EndpointGlob,
 }
 
 /// The type and the name of a resource.
@@ -80,6 +83,7 @@ impl ResourceType {
             Self::Cluster => resource::ResourceType::Cluster,
             Self::Endpoints => resource::ResourceType::Endpoints,
             Self::EndpointCollection => resource::ResourceType::EndpointCollection,
+            Self::EndpointGlob => resource::ResourceType::EndpointGlob,
         }
     }
 
@@ -90,6 +94,7 @@ impl ResourceType {
             resource::ResourceType::Cluster => Self::Cluster,
             resource::ResourceType::Endpoints => Self::Endpoints,
             resource::ResourceType::EndpointCollection => Self::EndpointCollection,
+            resource::ResourceType::EndpointGlob => Self::EndpointGlob,
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::connection::Connection;
 use crate::failure::describe;
 use crate::random::Random;
 use crate::request::Request;
+use crate::stream::NoResponse;
 
 /// What requests on endpoint connections start with.
 #[derive(Clone, Debug)]
@@ -80,15 +81,18 @@ pub(crate) async fn collect(base_uri: BaseUri, connection: Arc<Connection>, peri
 
 async fn stream(base_uri: &BaseUri, connection: &Connection, period: Duration, sink: &LoadSink) -> End {
     let other = |cause: &str, reported| End::Other { cause: cause.to_owned(), reported };
-    let Some(sender) = connection.sender() else { return other("connection lost", false) };
-    let request = Request::new(request(period)).attempt(sender.scheme(), base_uri.authority.clone(), None, 0);
-    let Some(request) = request else { return other("no request", false) };
-    let mut sender = sender.requests;
-    let response = match sender.try_send_request(request).await {
+    let Some(socket) = connection.socket() else { return other("connection lost", false) };
+    let Ok(turn) = socket.requests.turn().await else { return other("connection lost", false) };
+    let mut request = Request::new(request(period));
+    let attempt = request.attempt(socket.scheme(), base_uri.authority.clone(), None, 0);
+    let Some(attempt) = attempt else { return other("no request", false) };
+    let Ok(response) = turn.send(attempt) else { return other("connection lost", false) };
+    drop(socket); // A connection that nobody else uses may close.
+    let response = match response.await {
         Ok(response) => response,
-        Err(error) => return other(&describe(&error.into_error()), false),
+        Err(NoResponse::NeverLeft) => return other("connection lost", false),
+        Err(NoResponse::Failed(error)) => return other(&describe(&error), false),
     };
-    drop(sender); // A connection that nobody else uses may close.
     if let Some(end) = ended(response.headers(), false) {
         return end;
     }

@@ -27,7 +27,9 @@ pub(crate) enum Kind {
     Interners,
     /// Files with certificates, read by one thread for each set.
     FileWatchers,
-    /// Servers that run, for CSDS and channelz.
+    /// What runs for servers, so that those with one bootstrap share it; for CSDS, too.
+    ServerHubs,
+    /// Servers that run, for channelz.
     Servers,
 }
 

@@ -11,16 +11,30 @@
 //! No order is lost between threads: who gives one stores it and then wakes the transport, and the transport makes itself
 //! known and then looks for orders once more. One of the two comes second, and sees the other.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 /// What is known of the life of a peer. Shared by its transport, the task of its connection and the calls on it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pulse {
+    /// Where the connection lives: a call on it may be given up anywhere.
+    runtime: Handle,
+    /// How long a suspect may be silent.
+    patience: Duration,
+    /// When the connection was made.
+    start: Instant,
+    /// When the peer said something, in microseconds from the start, if somebody needs to know.
+    heard_at: AtomicU64,
+    is_timed: AtomicBool,
+    /// The newest stream whose headers were given to the network, even in part.
+    sent: AtomicU32,
+    /// The connection can take no more requests, though its peer would.
+    retired: AtomicBool,
     /// Grows with everything that the peer says.
     heard: AtomicU64,
     /// Whether the peer has ever answered a request, well or badly.
@@ -40,17 +54,63 @@ pub(crate) enum Order {
 }
 
 impl Pulse {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::default()
+    /// Of a peer that may be silent for `patience` when it is suspected. Its connection lives on this runtime.
+    pub(crate) fn new(patience: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            runtime: Handle::current(),
+            patience,
+            start: Instant::now(),
+            heard_at: AtomicU64::new(0),
+            is_timed: AtomicBool::new(false),
+            sent: AtomicU32::new(0),
+            retired: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
+            answered: AtomicBool::new(false),
+            suspicion: AtomicU8::new(TRUSTED),
+            order: AtomicU8::new(0),
+            transport: Mutex::new(None),
+        })
     }
 
-    /// A call was given up before the peer answered it. If the peer stays silent for `patience`, though it is pinged, it
-    /// is dead, and its transport breaks off. That takes a task, which needs the runtime of the connection: a call may
-    /// be given up anywhere.
-    pub(crate) fn suspect(self: &Arc<Self>, runtime: &Handle, patience: Duration) {
+    /// A call was given up before the peer answered it. If the peer stays silent though it is pinged, it is dead, and its
+    /// transport breaks off. That takes a task.
+    pub(crate) fn suspect(self: &Arc<Self>) {
         if self.suspicion.swap(SUSPECTED, Ordering::AcqRel) == TRUSTED {
-            runtime.spawn(self.clone().look_after(patience));
+            self.runtime.spawn(self.clone().look_after(self.patience));
         }
+    }
+
+    /// The connection can take no more requests. Whoever carries it is told.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+        self.wake_transport();
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// How many calls there are: each holds the pulse. So do the transport, its driver, the task that looks into a
+    /// suspicion, and so many others: whoever sends requests, while the connection takes any.
+    pub(crate) fn calls(self: &Arc<Self>, others: usize) -> usize {
+        let looks = self.suspicion.load(Ordering::Relaxed) != TRUSTED;
+        Arc::strong_count(self).saturating_sub(2 + usize::from(looks) + others)
+    }
+
+    /// Whether any part of the stream's headers was given to the network. If not, the peer knows nothing of it, and never
+    /// will once the connection is over.
+    pub(crate) fn has_sent(&self, stream: u32) -> bool {
+        self.sent.load(Ordering::Acquire) >= stream
+    }
+
+    /// From now on notes when the peer says something.
+    pub(crate) fn note_times(&self) {
+        self.is_timed.store(true, Ordering::Relaxed);
+    }
+
+    /// When the peer last said something, if that is noted.
+    pub(crate) fn heard_at(&self) -> Instant {
+        self.start + Duration::from_micros(self.heard_at.load(Ordering::Relaxed))
     }
 
     /// Whether the peer has ever answered a request.
@@ -94,6 +154,10 @@ impl Pulse {
     fn give(&self, order: Order) {
         // An order to break off stands for ever.
         self.order.fetch_max(order as u8 + 1, Ordering::AcqRel);
+        self.wake_transport();
+    }
+
+    fn wake_transport(&self) {
         if let Some(transport) = &*self.transport.lock().unwrap_or_else(PoisonError::into_inner) {
             transport.wake_by_ref();
         }
@@ -105,6 +169,18 @@ impl Pulse {
     pub(crate) fn hear(&self) {
         // Only the transport writes it, so that no other addition is lost.
         self.heard.store(self.heard.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if self.is_timed.load(Ordering::Relaxed) {
+            let at = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.heard_at.store(at, Ordering::Relaxed);
+        }
+    }
+
+    /// The headers of a stream are given to the network, or its trailers. Streams begin in the order of their numbers.
+    pub(crate) fn note_sent(&self, stream: u32) {
+        // Only the transport writes it.
+        if self.sent.load(Ordering::Relaxed) < stream {
+            self.sent.store(stream, Ordering::Release);
+        }
     }
 
     /// The peer has begun to answer a request.
@@ -146,15 +222,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_nobody_suspects_is_left_alone() {
-        let pulse = Pulse::new();
+        let pulse = Pulse::new(PATIENCE);
         tokio::time::sleep(10 * PATIENCE).await;
         assert_eq!((pulse.order(), pulse.is_dead()), (None, false));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_suspect_that_says_nothing_is_pinged_and_dead_if_it_stays_silent() {
-        let pulse = Pulse::new();
-        suspect(&pulse);
+        let pulse = Pulse::new(PATIENCE);
+        pulse.suspect();
         tokio::time::sleep(PATIENCE / 2).await;
         assert_eq!((pulse.order(), pulse.order()), (Some(Order::Ping), None));
         assert!(!pulse.is_dead());
@@ -165,13 +241,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_suspect_that_talks_is_not_pinged_and_one_that_answers_the_ping_lives() {
-        let pulse = Pulse::new();
-        suspect(&pulse);
+        let pulse = Pulse::new(PATIENCE);
+        pulse.suspect();
         tokio::time::sleep(PATIENCE / 8).await;
         pulse.hear();
         tokio::time::sleep(PATIENCE).await;
         assert_eq!(pulse.order(), None);
-        suspect(&pulse);
+        pulse.suspect();
         tokio::time::sleep(PATIENCE / 2).await;
         assert_eq!(pulse.order(), Some(Order::Ping));
         pulse.hear();
@@ -181,29 +257,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_suspicion_that_comes_while_another_is_looked_into_is_looked_into_next() {
-        let pulse = Pulse::new();
-        suspect(&pulse);
+        let pulse = Pulse::new(PATIENCE);
+        pulse.suspect();
         tokio::time::sleep(PATIENCE / 16).await;
         pulse.hear();
         tokio::time::sleep(PATIENCE / 16).await;
-        suspect(&pulse);
+        pulse.suspect();
         tokio::time::sleep(2 * PATIENCE).await;
         assert!(pulse.is_dead(), "its last word was before that");
     }
 
     #[tokio::test(start_paused = true)]
     async fn many_suspicions_are_looked_into_by_one_task() {
-        let (pulse, before) = (Pulse::new(), Handle::current().metrics().num_alive_tasks());
-        (0..100).for_each(|_| suspect(&pulse));
+        let (pulse, before) = (Pulse::new(PATIENCE), Handle::current().metrics().num_alive_tasks());
+        (0..100).for_each(|_| pulse.suspect());
         assert_eq!(Handle::current().metrics().num_alive_tasks(), before + 1);
         pulse.hear();
         tokio::time::sleep(PATIENCE / 8).await;
         pulse.hear();
         tokio::time::sleep(10 * PATIENCE).await;
         assert_eq!(Handle::current().metrics().num_alive_tasks(), before);
-    }
-
-    fn suspect(pulse: &Arc<Pulse>) {
-        pulse.suspect(&Handle::current(), PATIENCE);
     }
 }

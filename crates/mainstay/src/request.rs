@@ -4,11 +4,10 @@
 //! sent to another endpoint (A6, transparent retry). The same goes for one that failed, if its route has a retry policy
 //! (A44). What was read of its body is kept until the response begins, up to a bound.
 //!
-//! A body is polled by the task of a connection that many RPCs use. So nothing that a caller's stream does may get out
-//! of here: a panic in it is an error of this one request. What the RPC, the connection and the sending task share is
-//! behind one lock, under which a sender both looks whether it is still wanted and says whom to wake: no end is missed.
+//! Nothing that a caller's stream does may get out of here: a panic in it is an error of this one request. What the RPC
+//! and the task that sends the rest of a body share is behind one lock, under which the task both looks whether it is
+//! still wanted and says whom to wake: no end is missed.
 
-use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
@@ -16,8 +15,8 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, Method, Uri};
-use http_body::{Body as _, Frame, SizeHint};
+use http::{HeaderMap, Method, Uri, Version};
+use http_body::{Body as _, Frame};
 use mainstay_lb::Rpc;
 use tonic::Status;
 use tonic::body::Body;
@@ -34,8 +33,15 @@ pub(crate) struct Request {
     headers: HeaderMap,
     /// The same in the form that costs least, as nearly nobody looks at them again.
     kept_headers: Vec<(HeaderName, HeaderValue)>,
-    body: Arc<Mutex<Source>>,
+    body: Upload,
     attempts: u32,
+}
+
+/// A request as it is sent.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) head: http::Request<()>,
+    pub(crate) body: RequestBody,
 }
 
 /// The body of one attempt. When the next one begins, this one ends.
@@ -45,8 +51,6 @@ pub(crate) struct RequestBody {
     attempt: u32,
     /// How many of the kept pieces this attempt has read.
     position: usize,
-    /// Whether it was polled.
-    begun: bool,
     /// Whether everything was read.
     done: bool,
     observer: SentObserver,
@@ -62,7 +66,7 @@ struct Source {
     kept: Option<Kept>,
     /// The attempt that reads.
     attempt: u32,
-    /// Why the caller gave up on it: an error in its stream, or a panic. hyper tells the endpoint only.
+    /// Why the caller gave up on it: an error in its stream, or a panic. The endpoint hears only that.
     broken: Option<Status>,
     /// The RPC is over: nobody wants the rest.
     abandoned: bool,
@@ -93,7 +97,7 @@ impl Request {
             abandoned: false,
             sending: None,
         };
-        let body = Arc::new(Mutex::new(source));
+        let body = Upload(Arc::new(Mutex::new(source)));
         Self { method: head.method, path, headers, kept_headers: Vec::new(), body, attempts: 0 }
     }
 
@@ -119,11 +123,11 @@ impl Request {
         authority: Authority,
         timeout: Option<HeaderValue>,
         previous_attempts: u32,
-    ) -> Option<http::Request<RequestBody>> {
+    ) -> Option<Outgoing> {
         let attempt = self.attempts;
         self.attempts += 1;
         if attempt > 0 {
-            let mut source = lock(&self.body);
+            let mut source = lock(&self.body.0);
             source.kept.as_ref()?;
             source.begin(attempt);
         }
@@ -131,14 +135,8 @@ impl Request {
         parts.scheme = Some(scheme);
         parts.authority = Some(authority);
         parts.path_and_query = Some(self.path.clone());
-        let mut request = http::Request::new(RequestBody {
-            source: self.body.clone(),
-            attempt,
-            position: 0,
-            begun: false,
-            done: false,
-            observer: Default::default(),
-        });
+        let mut request = http::Request::new(());
+        *request.version_mut() = Version::HTTP_2;
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = Uri::from_parts(parts).expect("scheme, authority and path make a URI");
         self.restore_headers();
@@ -153,13 +151,31 @@ impl Request {
         if previous_attempts > 0 {
             request.headers_mut().insert(PREVIOUS_ATTEMPTS, previous_attempts.into());
         }
-        Some(request)
+        let body = RequestBody {
+            source: self.body.0.clone(),
+            attempt,
+            position: 0,
+            done: false,
+            observer: Default::default(),
+        };
+        Some(Outgoing { head: request, body })
+    }
+
+    /// Removes what HTTP/2 does not allow (RFC 9113, section 8.2.2); whether there was any.
+    pub(crate) fn strip_connection_headers(&mut self) -> bool {
+        let before = self.kept_headers.len();
+        self.kept_headers.retain(|(name, value)| match name.as_str() {
+            "connection" | "keep-alive" | "proxy-connection" | "transfer-encoding" | "upgrade" => false,
+            "te" => value == "trailers",
+            _ => true,
+        });
+        self.kept_headers.len() < before
     }
 
     /// Whether the request can be sent once more. If so, the attempt before reads nothing of it from now on, so that
     /// this stays true.
     pub(crate) fn prepare_another(&mut self) -> bool {
-        let mut source = lock(&self.body);
+        let mut source = lock(&self.body.0);
         source.begin(self.attempts);
         source.kept.is_some()
     }
@@ -167,24 +183,25 @@ impl Request {
     /// An endpoint has begun to answer: there will be no other attempt. What is left of the request, if it is not sent
     /// as a whole.
     pub(crate) fn commit(self) -> Option<Upload> {
-        let mut source = lock(&self.body);
+        let mut source = lock(&self.body.0);
         source.kept = None;
-        if Arc::strong_count(&self.body) == 1 {
+        let is_sent = Arc::strong_count(&self.body.0) == 1;
+        if is_sent {
             source.let_go(); // Nobody sends it any more.
         }
-        let whole = source.body.is_none() && source.broken.is_none();
+        let is_whole = is_sent && source.broken.is_none();
         drop(source);
-        (!whole).then(|| Upload(self.body))
+        (!is_whole).then_some(self.body)
     }
 
     /// Why the request itself failed, if it did.
     pub(crate) fn broken(&self) -> Option<Status> {
-        lock(&self.body).broken.clone()
+        self.body.broken()
     }
 }
 
-/// A request that is still being sent while its answer is read. Dropped with the answer, it ends: hyper would go on, and
-/// the endpoint would not hear that nobody waits any more.
+/// The body of a request that may still be sent. Dropped with the RPC or its answer, it ends, wherever it waits: or the
+/// endpoint would not hear that nobody waits for an answer any more.
 #[derive(Debug)]
 pub(crate) struct Upload(Arc<Mutex<Source>>);
 
@@ -205,48 +222,22 @@ impl Drop for Upload {
     }
 }
 
-/// An attempt whose body was polled for the first time a moment ago on this thread, and is not sent as a whole.
-///
-/// hyper polls a body first in the task of its connection, and hands what is left to its executor. This is how the
-/// executor knows which RPC it is for: it can end what waits for the flow control of an endpoint, where the body is not
-/// asked.
-pub(crate) struct Sending {
-    source: Arc<Mutex<Source>>,
-    attempt: u32,
-}
-
-thread_local! {
-    static BEGUN: Cell<Option<Sending>> = const { Cell::new(None) };
-}
-
-impl Sending {
-    /// The one that began to be sent just now, if any.
-    pub(crate) fn just_begun() -> Option<Self> {
-        BEGUN.take()
-    }
-
-    /// Carries the rest of it, as long as anybody wants it.
-    pub(crate) async fn carry(self, rest: impl Future<Output = ()>) {
-        let mut rest = std::pin::pin!(rest);
-        std::future::poll_fn(|cx| {
-            let mut source = lock(&self.source);
-            if source.is_over(self.attempt) {
-                return Poll::Ready(());
-            }
-            if !source.sending.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                source.sending = Some(cx.waker().clone());
-            }
-            drop(source);
-            rest.as_mut().poll(cx)
-        })
-        .await;
-    }
-}
-
 impl RequestBody {
     /// Has `observer` see what is sent.
     pub(crate) fn observe(&mut self, observer: SentObserver) {
         self.observer = observer;
+    }
+
+    /// Whether nobody wants it any more. If somebody does, wakes the task when that changes.
+    pub(crate) fn is_over(&self, cx: &Context<'_>) -> bool {
+        let mut source = lock(&self.source);
+        if source.is_over(self.attempt) {
+            return true;
+        }
+        if !source.sending.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            source.sending = Some(cx.waker().clone());
+        }
+        false
     }
 }
 
@@ -272,21 +263,11 @@ impl http_body::Body for RequestBody {
             Poll::Ready(_) => this.done = true,
             Poll::Pending => {}
         }
-        if !std::mem::replace(&mut this.begun, true) && !this.done {
-            BEGUN.set(Some(Sending { source: this.source.clone(), attempt: this.attempt }));
-        }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
         self.done || lock(&self.source).is_read(self.position)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        if self.position > 0 || self.attempt > 0 {
-            return SizeHint::default();
-        }
-        lock(&self.source).size_hint()
     }
 }
 
@@ -357,11 +338,6 @@ impl Source {
         self.kept.as_ref().and_then(|kept| kept.get(position)).is_none()
             && self.second.is_none()
             && self.body.as_ref().is_none_or(|body| guard::catch(|| body.is_end_stream()).unwrap_or_default())
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let Some(body) = &self.body else { return SizeHint::with_exact(0) };
-        guard::catch(|| body.size_hint()).unwrap_or_default()
     }
 
     /// From now on this attempt reads. The one before ends, wherever it waits.
@@ -440,11 +416,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_only_piece_is_known_to_be_the_last() {
-        let mut body = attempt(&mut request(&["one"])).unwrap();
+        let mut whole = request(&["one"]);
+        let mut body = attempt(&mut whole).unwrap();
         assert!(!body.is_end_stream());
         assert_eq!(read(&mut body).await.as_deref(), Some("one"));
         assert!(body.is_end_stream());
-        let mut body = attempt(&mut request(&["one", "two"])).unwrap();
+        let mut whole = request(&["one", "two"]);
+        let mut body = attempt(&mut whole).unwrap();
         read(&mut body).await;
         assert!(!body.is_end_stream());
     }
@@ -517,13 +495,13 @@ mod tests {
     fn an_attempt_carries_authority_timeout_and_user_agent() {
         let mut request = request(&[]);
         let timeout = Some(HeaderValue::from_static("5S"));
-        let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), timeout, 0).unwrap();
+        let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), timeout, 0).unwrap().head;
         assert_eq!(sent.uri(), "http://shop/s/m");
         assert_eq!(sent.headers()[&GRPC_TIMEOUT], "5S");
         assert_eq!(sent.headers()[USER_AGENT], AGENT);
         assert!(!request.headers.contains_key(&GRPC_TIMEOUT));
         assert!(!sent.headers().contains_key(PREVIOUS_ATTEMPTS), "A6: not on the first attempt");
-        let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), None, 2).unwrap();
+        let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), None, 2).unwrap().head;
         assert_eq!(sent.headers()[PREVIOUS_ATTEMPTS], "2", "A6");
         assert!(!sent.headers().contains_key(&GRPC_TIMEOUT));
     }
@@ -537,7 +515,7 @@ mod tests {
         let headers = request.headers.clone();
         for attempt in 0..3 {
             assert_eq!(request.rpc().headers, &headers, "attempt {attempt}");
-            let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), None, 0).unwrap();
+            let sent = request.attempt(Scheme::HTTP, Authority::from_static("shop"), None, 0).unwrap().head;
             assert_eq!(sent.headers(), &headers, "attempt {attempt}");
         }
     }
@@ -551,7 +529,7 @@ mod tests {
 
     fn attempt(request: &mut Request) -> Option<RequestBody> {
         let attempt = request.attempt(Scheme::HTTP, Authority::from_static("shop"), None, 0);
-        attempt.map(http::Request::into_body)
+        attempt.map(|attempt| attempt.body)
     }
 
     async fn read(body: &mut RequestBody) -> Option<String> {

@@ -12,7 +12,7 @@ use mainstay_xds::client::Intern;
 use tokio::runtime;
 
 use crate::channelz_node;
-use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, Sender, User, WrongName};
+use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, Socket, User, WrongName};
 use crate::guard;
 use crate::intern::Interner;
 use crate::orca_oob::{self, BaseUri};
@@ -48,14 +48,9 @@ struct Use {
 // === impl Subchannel ===
 
 impl Subchannel {
-    /// See [`Connection::sender_as`].
-    pub(crate) fn sender_as(&self, authority: Option<&str>) -> Option<Result<Sender, WrongName>> {
-        self.0.sender_as(authority)
-    }
-
-    /// A call on it was given up before it was answered.
-    pub(crate) fn suspect(&self) {
-        self.0.suspect();
+    /// See [`Connection::socket_as`].
+    pub(crate) fn socket_as(&self, authority: Option<&str>) -> Option<Result<Arc<Socket>, WrongName>> {
+        self.0.socket_as(authority)
     }
 
     /// Where it leads.

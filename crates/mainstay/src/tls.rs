@@ -20,6 +20,7 @@ use rustls::pki_types::ServerName;
 pub(crate) use self::chain::{ChainTls, ChainTlsCache};
 pub(crate) use self::client_verifier::client_verifier;
 pub(crate) use self::config::{builder, server_builder, system_roots};
+pub(crate) use self::handshake::HandshakeResult;
 pub use self::info::TlsInfo;
 pub(crate) use self::info::{OneIdentity, Presenting};
 pub(crate) use self::name::{has_name, host_of, server_name};
@@ -29,6 +30,7 @@ use crate::certificates::{CertificateError, CertificateProvider, Certificates, F
 mod chain;
 mod client_verifier;
 mod config;
+mod handshake;
 mod info;
 mod name;
 mod verifier;

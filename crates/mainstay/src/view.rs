@@ -1,7 +1,7 @@
-//! What a channel has been told: its configuration, where each part came from, and what is wrong with it.
+//! What a channel or a server has been told: its configuration, where each part came from, and what is wrong with it.
 //!
 //! [`Channel::config`](crate::Channel::config) shows the present state, [`Channel::configs`](crate::Channel::configs)
-//! every change. A view is a copy that is made when it is asked for; RPCs never pay for it.
+//! every change; [`Running::config`](crate::Running::config) is for servers. A view is a copy that is made when it is asked for; RPCs never pay for it.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), mainstay::BuildError> {
@@ -31,6 +31,7 @@
 mod cluster;
 mod error;
 mod route;
+mod server;
 mod status;
 
 pub use cluster::{
@@ -41,6 +42,7 @@ pub use route::{
     ForwardAction, HashPolicy, HeaderMatch, HeaderMatchKind, PathMatch, RetryPolicy, Route, RouteAction, RouteMatch,
     WeightedCluster,
 };
+pub use server::{ListenerView, ServerView};
 pub use status::{ResourceState, ResourceStatus, ResourceValue, ServerState, ServerStatus};
 
 use std::collections::BTreeMap;
@@ -121,16 +123,7 @@ impl ConfigView {
     /// }
     /// ```
     pub fn resource(&self, resource_type: ResourceType, name: &str) -> Option<&ResourceStatus> {
-        let find = |name: &str| {
-            let is_it = |status: &&ResourceStatus| {
-                status.resource.resource_type == resource_type && status.resource.name == name
-            };
-            self.resources.iter().find(is_it)
-        };
-        find(name).or_else(|| {
-            let (key, _) = name::ResourceKey::parse(resource_type.core(), name, true).ok()?;
-            find(&key.name)
-        })
+        find(&self.resources, resource_type, name)
     }
 
     pub(crate) fn of(status: HubStatus) -> Self {
@@ -197,6 +190,19 @@ impl fmt::Debug for Configs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Configs").finish_non_exhaustive()
     }
+}
+
+/// The resource with this name, as other resources write it.
+fn find<'a>(resources: &'a [ResourceStatus], resource_type: ResourceType, name: &str) -> Option<&'a ResourceStatus> {
+    let find = |name: &str| {
+        let is_it =
+            |status: &&ResourceStatus| status.resource.resource_type == resource_type && status.resource.name == name;
+        resources.iter().find(is_it)
+    };
+    find(name).or_else(|| {
+        let (key, _) = name::ResourceKey::parse(resource_type.core(), name, true).ok()?;
+        find(&key.name)
+    })
 }
 
 /// Makes points in time of what the core calls time: the age of the channel.

@@ -16,6 +16,7 @@ use futures_core::Stream;
 use futures_util::StreamExt;
 use mainstay_xds::Time;
 use mainstay_xds::client::{ErrorKind, Protocol, ResourceState, ResourceStatus, ServerState};
+use mainstay_xds::resource::ResourceType;
 use tonic::{Request, Response, Status};
 
 use crate::hub::Hub;
@@ -122,7 +123,8 @@ fn generic_config(resource: &ResourceStatus, status: &XdsStatus, with_contents: 
         name: resource.resource.name.to_string(),
         version_info: value.map(|value| value.provenance.version.to_string()).unwrap_or_default(),
         xds_config: value
-            .filter(|_| with_contents)
+            // A glob has no content of its own, but that of many resources, of which the bytes are not kept.
+            .filter(|_| with_contents && resource.resource.resource_type != ResourceType::EndpointGlob)
             .map(|value| Any { type_url: type_url.clone(), value: value.bytes.to_vec() }),
         last_updated: value.map(|value| timestamp(value.provenance.at, status)),
         client_status: client_status(resource.state) as i32,

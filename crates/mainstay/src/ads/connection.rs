@@ -23,10 +23,12 @@ use super::wire::{Tap, Wire};
 use crate::credentials;
 use crate::dns::ResolveHost;
 use crate::failure::describe;
-use crate::http2::{self, Address, ConnectError, KeepAlive, Transport};
+use crate::http2::{self, Address, ConnectError};
+use crate::keep_alive::KeepAlive;
 use crate::process::{self, Kind, Table};
 use crate::task::Task;
 use crate::tls::Tls;
+use crate::transport::Transport;
 
 /// An xDS server and how it is reached: what streams must agree on to share a connection.
 #[derive(Clone)]
@@ -38,7 +40,7 @@ pub(super) struct Peer {
 
 /// A connection, made at first use, closed when the last stream lets go of it.
 #[derive(Default)]
-struct Connection {
+pub(super) struct Connection {
     established: OnceCell<Established>,
     /// Streams on it.
     taken: AtomicUsize,
@@ -220,6 +222,11 @@ impl StreamPermit {
         self.connection.established.get().expect("permits are taken on established connections")
     }
 
+    /// The connection, without the right to a stream: it stays open as long as this is held.
+    pub(super) fn connection(&self) -> Arc<Connection> {
+        Arc::clone(&self.connection)
+    }
+
     /// No more permits are given on the connection; those who have one may stay.
     pub(super) fn retire(&self) {
         self.connection.retired.store(true, Ordering::Relaxed);
@@ -262,7 +269,7 @@ struct Handshake {
 async fn handshake(address: &Address, tls: Option<&Tls>, keep_alive: KeepAlive) -> Result<Handshake, ConnectError> {
     let (stream, _) = http2::dial(address, tls, keep_alive.timeout).await?;
     let wire = Wire::new();
-    let (transport, greeting, goaway) = Transport::over(Box::new(Tap::on(stream, wire.clone())));
+    let (transport, greeting, goaway) = Transport::over(Box::new(Tap::on(stream, wire.clone())), keep_alive.timeout);
     let (requests, mut connection) = h2::client::Builder::new()
         .enable_push(false)
         .initial_window_size(STREAM_WINDOW)

@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use crate::frames::{self, Cursor};
-use crate::http2::Stream;
+use crate::transport::Stream;
 
 /// What is known of a connection. Shared by those who use it.
 pub(super) struct Wire {

@@ -84,8 +84,8 @@ impl EventSource {
         Self(Mutex::new(Listeners { all: vec![Arc::downgrade(&first)], first: Some(first) }))
     }
 
-    pub(crate) fn send(&self, report: Report) {
-        self.tell(&News::Report(Arc::new(report)));
+    pub(crate) fn send(&self, report: Arc<Report>) {
+        self.tell(&News::Report(report));
     }
 
     /// Tells of something that the client does not report.
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(lock(&source.0).all.len(), 1);
     }
 
-    fn connecting(number: usize) -> Report {
-        Report::Connecting(Arc::new(ServerConfig::insecure(format!("127.0.0.1:{number}"))))
+    fn connecting(number: usize) -> Arc<Report> {
+        Arc::new(Report::Connecting(Arc::new(ServerConfig::insecure(format!("127.0.0.1:{number}")))))
     }
 }

@@ -39,14 +39,14 @@ impl AnswerBody {
     fn read_status(&mut self, headers: &HeaderMap) {
         let Some(status) = headers.get(&GRPC_STATUS) else { return };
         if let Some(call) = self.call.take() {
-            call.end(Code::from_bytes(status.as_bytes()));
+            call.end(Code::from_bytes(status.as_bytes()), Some(headers));
         }
     }
 }
 
 impl RunningCall {
-    fn end(mut self, code: Code) {
-        self.observer.end(code);
+    fn end(mut self, code: Code, headers: Option<&HeaderMap>) {
+        self.observer.end(code, headers);
         if code == Code::Ok {
             self.on_server.succeed();
             self.on_socket.succeed();
@@ -72,10 +72,10 @@ impl http_body::Body for AnswerBody {
             },
             Some(Err(status)) => {
                 let code = status.code();
-                self.call.take().into_iter().for_each(|call| call.end(code));
+                self.call.take().into_iter().for_each(|call| call.end(code, None));
             }
             // Without a status the caller cannot know whether it is all.
-            None => self.call.take().into_iter().for_each(|call| call.end(Code::Unknown)),
+            None => self.call.take().into_iter().for_each(|call| call.end(Code::Unknown, None)),
         }
         Poll::Ready(frame)
     }

@@ -18,7 +18,7 @@ use tower_service::Service;
 use super::error::ServeError;
 use super::handlers::{Handlers, Wrap};
 use super::limits::Limits;
-use super::plan::{OnState, Plan};
+use super::plan::{ClientPlan, OnState, Plan};
 use super::running::Running;
 use super::security::ServerSecurity;
 use crate::ads::AdsLimits;
@@ -27,7 +27,8 @@ use crate::bootstrap::Bootstrap;
 use crate::certificates::CertificateProvider;
 use crate::credentials::ServerCredentials;
 use crate::dns::{ResolveHost, Shielded};
-use crate::http2::{Http2Settings, KeepAlive};
+use crate::http2::Http2Settings;
+use crate::keep_alive::KeepAlive;
 use crate::process;
 use crate::serving_state::ServingState;
 use crate::telemetry::Telemetry;
@@ -57,12 +58,14 @@ pub struct ServerBuilder {
     addresses: Vec<SocketAddr>,
     bootstrap: Option<Bootstrap>,
     credentials: ServerCredentials,
+    require_xds_security: bool,
     routes: Routes,
     services: BTreeSet<&'static str>,
     duplicate: Option<&'static str>,
     layers: Vec<Wrap>,
     on_state: Option<OnState>,
     limits: Limits,
+    bind: bool,
     serve: ServeSettings,
     certificate_providers: OwnProviders,
     audit_loggers: OwnLoggers,
@@ -79,12 +82,14 @@ impl ServerBuilder {
             addresses: Vec::new(),
             bootstrap: None,
             credentials: ServerCredentials::insecure(),
+            require_xds_security: false,
             routes: Routes::default(),
             services: BTreeSet::new(),
             duplicate: None,
             layers: Vec::new(),
             on_state: None,
             limits: Limits::default(),
+            bind: true,
             serve: ServeSettings::default(),
             certificate_providers: OwnProviders::default(),
             audit_loggers: OwnLoggers::default(),
@@ -158,11 +163,28 @@ impl ServerBuilder {
         self
     }
 
+    /// Sets whether an address is not served while a filter chain of its Listener asks for TLS in its `transport_socket` and the
+    /// credentials of the server do not follow the control plane (gRFC A29); off by default.
+    ///
+    /// [`ServerCredentials::xds`] follow it, so this changes nothing for them. With others, and while this is off, connections are
+    /// secured as the credentials say, with a warning.
+    pub fn require_xds_security(mut self, require: bool) -> Self {
+        self.require_xds_security = require;
+        self
+    }
+
     /// Adds an address to listen on. Each has a Listener resource and a serving state of its own.
     ///
     /// With port 0 the system chooses a port; [`Running::local_addresses`] tells which.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.addresses.push(address);
+        self
+    }
+
+    /// Never binds an address, for tools that only look at [`Running::config`]. The addresses may be those of another machine, and
+    /// serving means that there would be a server there.
+    pub fn without_ports(mut self) -> Self {
+        self.bind = false;
         self
     }
 
@@ -270,6 +292,17 @@ impl ServerBuilder {
         self
     }
 
+    /// Sets whether xDS servers are told, when a stream to them is opened anew, the versions of what the server has, without
+    /// a look at who they say they are; off by default.
+    ///
+    /// It saves sending everything again. With a control plane that counts versions from 1 in each process, and believes
+    /// what it is told, a server may then stay on old content for ever. Servers of the incremental variant of ADS that
+    /// call themselves the same in all responses are told in any case, and checked.
+    pub fn trust_versions(mut self, on: bool) -> Self {
+        self.client.trust_versions = on;
+        self
+    }
+
     /// Sets how long connecting to an xDS server may take: `next` while another one is next in the list, 5 s by default, and
     /// `last` for the last one, 20 s by default.
     pub fn xds_connect_timeouts(mut self, next: Duration, last: Duration) -> Self {
@@ -284,7 +317,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets where metrics are sent; nowhere by default.
+    /// Sets where metrics and traces are sent; nowhere by default.
     #[cfg(feature = "opentelemetry")]
     pub fn telemetry(mut self, telemetry: Telemetry) -> Self {
         self.telemetry = Some(telemetry);
@@ -313,15 +346,21 @@ impl ServerBuilder {
         let handlers = self.layers.into_iter().rev().fold(handlers, |inner, wrap| wrap(inner));
         let plan = Plan {
             security: ServerSecurity::new(&self.credentials, &bootstrap, self.certificate_providers),
-            bootstrap,
+            client: Arc::new(ClientPlan {
+                bootstrap,
+                dns: self.dns.unwrap_or_else(|| process::SYSTEM_DNS.clone()),
+                client: self.client,
+                ads: self.ads,
+                telemetry: self.telemetry,
+            }),
             auditor: Arc::new(Auditor::new(self.audit_loggers, self.audit_queue)),
             services: self.services,
             limits: self.limits,
-            serve: self.serve,
-            dns: self.dns.unwrap_or_else(|| process::SYSTEM_DNS.clone()),
-            client: self.client,
-            ads: self.ads,
-            telemetry: self.telemetry,
+            bind: self.bind,
+            serve: ServeSettings {
+                refuse_tls: self.require_xds_security && !self.credentials.follow_xds(),
+                ..self.serve
+            },
             on_state: self.on_state,
         };
         Running::start(plan, self.addresses, handlers, &runtime)

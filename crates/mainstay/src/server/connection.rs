@@ -21,8 +21,8 @@ use super::nodes::SocketNode;
 use super::rpc::{CallerIdentity, ConnectionFacts, RpcService};
 use super::security::Secured;
 use crate::channelz_node::CallCounters;
-use crate::http2::Stream;
 use crate::peer::Peer;
+use crate::transport::Stream;
 
 /// A connection that has its filter chain.
 struct Connection {
@@ -57,7 +57,7 @@ pub(super) async fn serve(
     let deadline = Instant::now() + listener.server.plan.limits.handshake_timeout;
     let connection = Connection { chain, local, peer, deadline, drains: generation.drains(), listener };
     drop(generation);
-    match security.accept(stream, deadline).await {
+    match security.accept(stream, deadline, &connection.listener.server.observer).await {
         Ok(secured) => {
             drop(permit);
             connection.run(secured, handlers).await;

@@ -1,7 +1,6 @@
-//! The task that runs a server: feeds the core, does what it says, sleeps until the next deadline.
+//! The task that runs servers: feeds the core, does what it says, sleeps until the next deadline.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -9,12 +8,12 @@ use futures_util::StreamExt;
 use mainstay_xds::Time;
 use mainstay_xds::client::{self, Report};
 use mainstay_xds::serve::{self, Action, Drain, ListenerId, Output, ServeSettings, ServerCore, Serving};
-use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::generation::Generation;
-use super::handle::{Command, ServerHandle};
 use super::listener::Listener;
+use super::member::{Command, Member};
+use super::plan::ClientPlan;
 use super::port::{Answer, Order};
 use crate::ads::{AdsStreams, Service, StreamInput};
 use crate::driver::{BATCH, QUEUE, log, server_of};
@@ -26,10 +25,12 @@ use crate::serving_state::ServingState;
 use crate::telemetry::XdsObserver;
 use crate::xds_status::XdsStatus;
 
-/// Owns the core of a server and its streams.
+/// Owns the core of servers and its streams.
 pub(super) struct Driver {
-    server: Arc<ServerHandle>,
+    members: Vec<Arc<Member>>,
     core: ServerCore,
+    /// The id that the core has for an address, by the one that channelz has.
+    ids: BTreeMap<i64, ListenerId>,
     ports: BTreeMap<ListenerId, PortDriver>,
     streams: AdsStreams<Input>,
     inputs: queue::Receiver<Input>,
@@ -37,7 +38,6 @@ pub(super) struct Driver {
     interner: Interner,
     observer: XdsObserver,
     deadline: Option<Time>,
-    closing: bool,
     start: Instant,
 }
 
@@ -59,49 +59,27 @@ impl StreamInput for Input {
 }
 
 impl Driver {
-    pub(super) fn new(
-        server: Arc<ServerHandle>,
-        orders: &[UnboundedSender<Order>],
-        commands: UnboundedReceiver<Command>,
-    ) -> Box<Self> {
-        let plan = &server.shared.plan;
+    pub(super) fn new(plan: &ClientPlan, members: Vec<Arc<Member>>, commands: UnboundedReceiver<Command>) -> Box<Self> {
         let (sender, inputs) = queue::bounded(QUEUE);
-        let mut core = ServerCore::new(plan.bootstrap.clone(), plan.client.clone());
-        let mut ports = BTreeMap::new();
-        for (listener, orders) in server.listeners.iter().zip(orders) {
-            match core.add(Time::ZERO, listener.address, plan.serve.clone()) {
-                // Ids are given in order, by each core the same.
-                Ok(id) => {
-                    let (listener, orders) = (listener.clone(), orders.clone());
-                    ports.insert(id, PortDriver { listener, orders, generations: BTreeMap::new() });
-                }
-                // It was tried before the server was started.
-                Err(error) => listener.tell(ServingState::not_serving(error.to_string())),
-            }
-        }
-        let driver = Self {
-            core,
-            ports,
+        let mut driver = Box::new(Self {
+            members: Vec::new(),
+            core: ServerCore::new(plan.bootstrap.clone(), plan.client.clone()),
+            ids: BTreeMap::new(),
+            ports: BTreeMap::new(),
             streams: AdsStreams::new(plan.dns.clone(), plan.ads, sender),
             inputs,
             commands,
             interner: Interner::of(&plan.bootstrap),
             observer: XdsObserver::new(plan.telemetry.as_ref(), &SCOPE.into()),
             deadline: None,
-            closing: false,
             start: Instant::now(),
-            server,
-        };
-        Box::new(driver)
+        });
+        members.into_iter().for_each(|member| driver.join(member));
+        driver
     }
 
-    /// Runs until the server has been shut down and has no connections left.
-    pub(super) async fn run(
-        mut self: Box<Self>,
-        answers: &mut UnboundedReceiver<Answer>,
-        shut_down: &mut watch::Receiver<bool>,
-        ended: &mut mpsc::Receiver<Infallible>,
-    ) {
+    /// Runs until the future is dropped.
+    pub(super) async fn run(mut self: Box<Self>, answers: &mut UnboundedReceiver<Answer>) {
         self.settle();
         loop {
             let deadline = self.deadline.map(|at| self.start + at.since_start());
@@ -114,11 +92,9 @@ impl Driver {
             // Not biased: a flood of news must not hold up deadlines or the end.
             tokio::select! {
                 Some(Input(event)) = self.inputs.recv() => self.handle(event),
-                Some((id, outcome)) = answers.next() => self.core.handle_socket(self.now(), id, outcome),
+                Some((port, outcome)) = answers.next() => self.handle_socket(port, outcome),
                 Some(command) = self.commands.next() => self.obey(command),
                 () = due => self.core.handle_timeout(self.now(), &mut Random),
-                () = is_true(shut_down), if !self.closing => self.close(),
-                None = ended.recv() => break,
             }
             for _ in 1..BATCH {
                 let Some(Input(event)) = self.inputs.try_recv() else { break };
@@ -128,21 +104,56 @@ impl Driver {
             // Nor may it hold up the other tasks of this thread.
             tokio::task::coop::consume_budget().await;
         }
-        // Streams end with `self`.
     }
 
     fn handle(&mut self, event: client::Event) {
         if let client::Event::Closed(stream, _) = &event {
-            self.streams.close(Service::Ads, *stream);
+            self.streams.ended(*stream);
         }
         self.core.handle_event(self.now(), &mut Random, Some(&mut self.interner), event);
     }
 
+    fn handle_socket(&mut self, port: i64, outcome: Result<(), String>) {
+        // One that nobody knows is of a server that is gone.
+        if let Some(id) = self.ids.get(&port) {
+            self.core.handle_socket(self.now(), *id, outcome);
+        }
+    }
+
+    fn join(&mut self, member: Arc<Member>) {
+        for (listener, orders) in &member.ports {
+            match self.core.add(self.now(), listener.address, listener.server.plan.serve.clone()) {
+                Ok(id) => {
+                    self.ids.insert(listener.node.id, id);
+                    let (listener, orders) = (listener.clone(), orders.clone());
+                    self.ports.insert(id, PortDriver { listener, orders, generations: BTreeMap::new() });
+                }
+                // It was tried before the server was started.
+                Err(error) => listener.tell(ServingState::not_serving(error.to_string())),
+            }
+        }
+        if member.is_closing() {
+            self.shut_down(&member);
+        }
+        self.members.push(member);
+    }
+
     /// The application wants an end (SV-25). Resources are followed until the last connection has ended.
-    fn close(&mut self) {
-        self.closing = true;
-        let (now, ids) = (self.now(), self.ports.keys().copied().collect::<Vec<_>>());
-        ids.into_iter().for_each(|id| self.core.shut_down(now, id));
+    fn shut_down(&mut self, member: &Member) {
+        let now = self.now();
+        for id in member.ports.iter().filter_map(|(listener, _)| self.ids.get(&listener.node.id)) {
+            self.core.shut_down(now, *id);
+        }
+    }
+
+    /// A server is gone, with its tasks.
+    fn leave(&mut self, member: &Arc<Member>) {
+        let now = self.now();
+        self.members.retain(|known| !Arc::ptr_eq(known, member));
+        for id in member.ports.iter().filter_map(|(listener, _)| self.ids.remove(&listener.node.id)) {
+            self.ports.remove(&id);
+            self.core.remove(now, id);
+        }
     }
 
     /// Does everything that the core asks for.
@@ -179,10 +190,11 @@ impl Driver {
         log(SCOPE, &report);
         match server_of(&report) {
             Some(server) => self.streams.note(server, &report),
-            None => self.server.shared.node.note(&report),
+            None => self.members.iter().for_each(|member| member.server.node.note(&report)),
         }
         guard::shielded("telemetry", || self.observer.note(&report));
-        self.server.shared.events.send(report);
+        let report = Arc::new(report);
+        self.members.iter().for_each(|member| member.server.events.send(report.clone()));
     }
 
     fn publish(&mut self, id: ListenerId, serving: Option<Arc<Serving>>) {
@@ -200,7 +212,7 @@ impl Driver {
                 left
             }
             left => {
-                let plan = &self.server.shared.plan;
+                let plan = &port.listener.server.plan;
                 let generation = Arc::new(Generation::new(serving.clone(), &plan.security, &plan.auditor));
                 port.listener.serving.store(Some(generation.clone()));
                 if let Some(left) = left {
@@ -238,7 +250,7 @@ impl Driver {
             && port.generations.is_empty()
             && let Some(left) = port.listener.serving.swap(None)
         {
-            left.drain(drain_at(self.now(), &self.server.shared.plan.serve), self.start);
+            left.drain(drain_at(self.now(), &port.listener.server.plan.serve), self.start);
             let _ = port.orders.unbounded_send(Order::StopListening);
         }
         port.listener.tell(state);
@@ -248,7 +260,7 @@ impl Driver {
     fn tell_routes(&mut self, id: ListenerId, routes: &str, error: Option<&client::ResourceError>) {
         let Some(port) = self.ports.get(&id) else { return };
         let address = port.listener.address;
-        let node = &self.server.shared.node;
+        let node = &port.listener.server.node;
         match error {
             Some(error) => {
                 tracing::warn!(%address, routes, %error, "RPCs fail, as their routes cannot be had");
@@ -263,6 +275,9 @@ impl Driver {
 
     fn obey(&mut self, command: Command) {
         match command {
+            Command::Join(member) => self.join(member),
+            Command::ShutDown(member) => self.shut_down(&member),
+            Command::Leave(member) => self.leave(&member),
             Command::Status(answer) => {
                 // Whoever asked may have stopped waiting.
                 let _ = answer.send(XdsStatus::of(SCOPE.into(), self.core.client(), &mut self.streams, self.start));
@@ -279,13 +294,6 @@ impl Driver {
 fn drain_at(at: Time, settings: &ServeSettings) -> Drain {
     let (generation, spread) = (serve::Generation(0), settings.drain_spread);
     Drain { generation, at, until: at + settings.drain_grace, spread }
-}
-
-/// Completes when the value is true. Never, if nobody is left to set it: then whoever runs us ends us.
-async fn is_true(value: &mut watch::Receiver<bool>) {
-    if value.wait_for(|value| *value).await.is_err() {
-        std::future::pending().await
-    }
 }
 
 /// The key of the XdsClient of servers (A71, C-2).

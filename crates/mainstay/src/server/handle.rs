@@ -1,12 +1,8 @@
 //! The servers of the process, as those see them who look.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use futures_channel::mpsc::UnboundedSender;
-use tokio::sync::oneshot;
-
+use super::hub::ServerHub;
 use super::listener::Listener;
 use super::shared::ServerShared;
 use crate::process::{self, Kind, Table};
@@ -16,14 +12,6 @@ use crate::xds_status::XdsStatus;
 pub(crate) struct ServerHandle {
     pub(crate) shared: Arc<ServerShared>,
     pub(crate) listeners: Vec<Arc<Listener>>,
-    /// Where commands to the present driver go.
-    pub(super) commands: ArcSwap<UnboundedSender<Command>>,
-}
-
-/// A command to the driver.
-pub(super) enum Command {
-    /// Tell how your client is doing.
-    Status(oneshot::Sender<XdsStatus>),
 }
 
 /// Every server of the process.
@@ -49,18 +37,8 @@ impl ServerHandle {
         running
     }
 
-    /// How the XdsClient of each running server is doing. None is waited for long: a runtime that nobody drives answers
-    /// nothing.
+    /// How each XdsClient of servers is doing.
     pub(crate) async fn statuses() -> Vec<XdsStatus> {
-        let asked = Self::all().into_iter().map(|server| {
-            let (answer, answered) = oneshot::channel();
-            // A driver that is being started again says nothing of what is over.
-            let _ = server.commands.load().unbounded_send(Command::Status(answer));
-            async move { tokio::time::timeout(STATUS_TIMEOUT, answered).await.ok()?.ok() }
-        });
-        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
+        ServerHub::statuses().await
     }
 }
-
-/// A driver answers in microseconds; one that is very busy, in milliseconds.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(2);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::http2::{Http2Settings, KeepAlive};
+use crate::http2::Http2Settings;
+use crate::keep_alive::KeepAlive;
 
 /// Bounds on what callers may do to a server (SV-24).
 #[derive(Clone, Debug)]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
-use mainstay_xds::serve::ListenerId;
 use tokio::sync::watch;
 
 use super::generation::Generation;
@@ -16,7 +15,6 @@ use crate::serving_state::ServingState;
 
 /// What the task of an address, its connections, the driver and those who look at the server share.
 pub(crate) struct Listener {
-    pub(super) id: ListenerId,
     pub(crate) address: SocketAddr,
     /// What new connections are served by.
     pub(super) serving: ArcSwapOption<Generation>,
@@ -28,10 +26,9 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn new(id: ListenerId, address: SocketAddr, server: Arc<ServerShared>) -> Self {
+    pub(super) fn new(address: SocketAddr, server: Arc<ServerShared>) -> Self {
         let state = ServingState::not_serving("no configuration yet");
         Self {
-            id,
             address,
             serving: ArcSwapOption::empty(),
             states: watch::Sender::new(state),

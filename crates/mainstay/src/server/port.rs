@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender};
 use futures_util::StreamExt;
-use mainstay_xds::serve::ListenerId;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -29,8 +28,8 @@ pub(super) enum Order {
     Close,
 }
 
-/// The answer to an order.
-pub(super) type Answer = (ListenerId, Result<(), String>);
+/// The answer to an order: of which port, by the id that channelz has for it.
+pub(super) type Answer = (i64, Result<(), String>);
 
 /// The task of an address. Dropping it closes the port and every connection.
 pub(super) struct ListenerTask {
@@ -51,6 +50,8 @@ pub(super) struct ListenerTask {
 pub(super) enum Port {
     Bound(BoundSocket),
     Listening(TcpListener),
+    /// Of a server that is only looked at: there is none, and nobody comes.
+    Imagined,
     /// Nothing is ours, because the system does not give it to us or because we do not want it any more.
     None,
 }
@@ -95,13 +96,17 @@ impl ListenerTask {
             }
         };
         // A server that is gone needs no answer.
-        let _ = self.answers.unbounded_send((self.listener.id, outcome.map_err(|error| error.to_string())));
+        let _ = self.answers.unbounded_send((self.listener.node.id, outcome.map_err(|error| error.to_string())));
     }
 
     fn listen(&mut self) -> io::Result<()> {
         let socket = match std::mem::replace(&mut self.port, Port::None) {
             Port::Listening(listener) => {
                 self.port = Port::Listening(listener);
+                return Ok(());
+            }
+            Port::Imagined => {
+                self.port = Port::Imagined;
                 return Ok(());
             }
             Port::Bound(socket) => socket,
@@ -113,7 +118,7 @@ impl ListenerTask {
 
     /// SV-8.
     fn stop_listening(&mut self) -> io::Result<()> {
-        if let Port::Bound(_) = self.port {
+        if let Port::Bound(_) | Port::Imagined = self.port {
             return Ok(());
         }
         // First, as nobody gets a port on which somebody listens.

@@ -85,7 +85,7 @@ impl ConnectionFacts {
         RunningCall {
             on_server: self.server.node.counters.begin(),
             on_socket: self.socket.counters.begin(),
-            observer: self.server.observer.begin(path, is_known),
+            observer: self.server.observer.begin(path, is_known, request.headers()),
         }
     }
 

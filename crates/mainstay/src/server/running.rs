@@ -1,12 +1,11 @@
 //! A server that runs, as its owner sees it.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use futures_channel::mpsc::unbounded;
-use mainstay_xds::serve::ListenerId;
 use mainstay_xds::target::ServerListenerError;
 use tokio::runtime;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -15,20 +14,24 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::error::ServeError;
 use super::handle::ServerHandle;
 use super::handlers::Handlers;
+use super::hub::ServerHub;
 use super::listener::Listener;
+use super::member::Member;
 use super::plan::Plan;
 use super::port::{ListenerTask, Port};
 use super::shared::ServerShared;
 use super::socket::BoundSocket;
-use super::supervisor::Supervisor;
 use crate::event::Events;
 use crate::serving_state::ServingStates;
+use crate::task::Task;
+use crate::view::{ListenerView, ServerView};
 
 /// A server that runs in the background, from [`ServerBuilder::start`](crate::ServerBuilder::start).
 ///
 /// Dropping it ends the server at once, with all RPCs. [`Running::shutdown`] lets them finish.
 pub struct Running {
     server: Arc<ServerHandle>,
+    hub: Arc<ServerHub>,
     /// As they were asked for.
     requested: Vec<SocketAddr>,
     shutdown: watch::Sender<bool>,
@@ -45,40 +48,42 @@ impl Running {
     ) -> Result<Self, ServeError> {
         let shared = Arc::new(ServerShared::new(plan));
         let handshakes = Arc::new(Semaphore::new(shared.plan.limits.max_handshakes.min(Semaphore::MAX_PERMITS)));
-        let (answer, answers) = unbounded();
+        let hub = ServerHub::of(&shared.plan.client, runtime);
         let (alive, ended) = mpsc::channel(1);
-        let (mut listeners, mut tasks, mut orders) = (Vec::new(), Vec::new(), Vec::new());
-        for (address, id) in requested.iter().zip(0..) {
-            let bound = BoundSocket::bind(*address).and_then(|socket| Ok((socket.address()?, socket)));
-            let (local, socket) = bound.map_err(|error| ServeError::Bind(*address, error))?;
-            shared.plan.bootstrap.server_listener_name(local).map_err(|error| match error {
+        let (mut ports, mut tasks) = (Vec::new(), Vec::new());
+        for address in &requested {
+            let (local, port) = if shared.plan.bind {
+                let bound = BoundSocket::bind(*address).and_then(|socket| Ok((socket.address()?, socket)));
+                let (local, socket) = bound.map_err(|error| ServeError::Bind(*address, error))?;
+                (local, Port::Bound(socket))
+            } else {
+                (*address, Port::Imagined)
+            };
+            shared.plan.client.bootstrap.server_listener_name(local).map_err(|error| match error {
                 ServerListenerError::NoTemplate => ServeError::NoTemplate,
                 other => ServeError::ListenerName(local, other.to_string()),
             })?;
-            let listener = Arc::new(Listener::new(ListenerId(id), local, shared.clone()));
+            let listener = Arc::new(Listener::new(local, shared.clone()));
             let (order, ordered) = unbounded();
             tasks.push(ListenerTask {
                 listener: listener.clone(),
                 handlers: handlers.clone(),
-                port: Port::Bound(socket),
+                port,
                 orders: ordered,
-                answers: answer.clone(),
+                answers: hub.answers.clone(),
                 handshakes: handshakes.clone(),
                 connections: JoinSet::new(),
                 closing: false,
                 _alive: alive.clone(),
             });
-            listeners.push(listener);
-            orders.push(order);
+            ports.push((listener, order));
         }
-        // The first driver brings the other end.
-        let commands = ArcSwap::from_pointee(unbounded().0);
-        let server = Arc::new(ServerHandle { shared, listeners, commands });
+        let listeners = ports.iter().map(|(listener, _)| listener.clone()).collect();
+        let server = Arc::new(ServerHandle { shared: shared.clone(), listeners });
         server.show();
         let (shutdown, shut_down) = watch::channel(false);
-        let supervisor = Supervisor { server: server.clone(), orders, answers, ended, shut_down };
-        let task = runtime.spawn(supervisor.run(tasks));
-        Ok(Self { server, requested, shutdown, task: Some(task) })
+        let task = runtime.spawn(run(hub.clone(), Member::new(shared, ports), tasks, ended, shut_down));
+        Ok(Self { server, hub, requested, shutdown, task: Some(task) })
     }
 
     /// Returns the addresses that the server listens on, in the order of [`ServerBuilder::listen`](crate::ServerBuilder::listen),
@@ -94,6 +99,28 @@ impl Running {
         let mut of_address =
             listeners.filter(|(listener, requested)| [listener.address, **requested].contains(&address));
         of_address.next().map(|(listener, _)| ServingStates::new(listener.states.subscribe()))
+    }
+
+    /// Returns what the server has been told: its Listeners, their serving states, and every resource with its source. Servers
+    /// with one bootstrap share a client, and the resources are those of all of them.
+    ///
+    /// Returns `None` if the server is ending.
+    pub async fn config(&self) -> Option<ServerView> {
+        let status = self.hub.status().await?;
+        let listener = |listener: &Arc<Listener>| ListenerView {
+            address: listener.address,
+            // There is one, or the server would not have been started.
+            name: self
+                .server
+                .shared
+                .plan
+                .client
+                .bootstrap
+                .server_listener_name(listener.address)
+                .map_or_else(|_| String::new(), |name| name.to_string()),
+            state: listener.states.borrow().clone(),
+        };
+        Some(ServerView::of(self.server.listeners.iter().map(listener).collect(), &status))
     }
 
     /// Returns the events of the server from now on: what its xDS side does, and serving states.
@@ -139,4 +166,22 @@ impl fmt::Debug for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Running").field("addresses", &self.local_addresses()).finish_non_exhaustive()
     }
+}
+
+/// Runs a server until it has been shut down and has no connections left. Dropping the future ends everything.
+async fn run(
+    hub: Arc<ServerHub>,
+    member: Member,
+    tasks: Vec<ListenerTask>,
+    mut ended: mpsc::Receiver<Infallible>,
+    mut shut_down: watch::Receiver<bool>,
+) {
+    let _tasks: Vec<_> = tasks.into_iter().map(|task| Task::spawn(task.run())).collect();
+    let membership = hub.join(member);
+    // Nobody is left to want it when the server is dropped: then whoever runs us ends us.
+    if shut_down.wait_for(|wanted| *wanted).await.is_ok() {
+        membership.shut_down();
+    }
+    // Closed when the last task has ended.
+    let _ = ended.recv().await;
 }

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use mainstay_xds::bootstrap::Bootstrap;
 use mainstay_xds::resource::tls::DownstreamTls;
+use rustls::HandshakeKind;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::{Connected, TcpConnectInfo, TlsConnectInfo};
 
 use crate::credentials::{OwnServerTls, ServerCredentials};
-use crate::http2::Stream;
-use crate::tls::{ChainTls, ChainTlsCache, ClusterTlsError, OwnProviders, Providers, TlsInfo};
+use crate::telemetry::ServerObserver;
+use crate::tls::{ChainTls, ChainTlsCache, ClusterTlsError, HandshakeResult, OwnProviders, Providers, TlsInfo};
+use crate::transport::Stream;
 
 /// How a server secures connections.
 #[derive(Clone)]
@@ -82,7 +84,12 @@ impl ServerSecurity {
 
 impl ChainSecurity {
     /// Secures a connection, by `deadline`.
-    pub(super) async fn accept(&self, stream: TcpStream, deadline: Instant) -> Result<Secured, HandshakeError> {
+    pub(super) async fn accept(
+        &self,
+        stream: TcpStream,
+        deadline: Instant,
+        observer: &ServerObserver,
+    ) -> Result<Secured, HandshakeError> {
         let (config, identity) = match self {
             Self::Plaintext => {
                 let info = ConnectInfo::Tcp(stream.connect_info());
@@ -96,16 +103,34 @@ impl ChainSecurity {
             }
         };
         let accepted = tokio::time::timeout_at(deadline, TlsAcceptor::from(config).accept(stream)).await;
-        let stream = accepted.map_err(|_| HandshakeError::TimedOut)?.map_err(HandshakeError::Tls)?;
-        let connection = stream.get_ref().1;
+        let accepted =
+            accepted.map_err(|_| HandshakeError::TimedOut).and_then(|done| done.map_err(HandshakeError::Tls));
         // A caller that offers other protocols is refused by rustls; one that offers none, here (TL-11).
-        if connection.alpn_protocol() != Some(b"h2") {
-            return Err(HandshakeError::Alpn);
-        }
+        let accepted = accepted.and_then(|stream| match stream.get_ref().1.alpn_protocol() {
+            Some(b"h2") => Ok(stream),
+            Some(_) | None => Err(HandshakeError::Alpn),
+        });
+        let result = accepted.as_ref().map_or_else(HandshakeError::result, |_| HandshakeResult::Success);
+        let kind = accepted.as_ref().ok().and_then(|stream| stream.get_ref().1.handshake_kind());
+        observer.handshake(result, kind.map(|kind| kind == HandshakeKind::Resumed));
+        let stream = accepted?;
+        let connection = stream.get_ref().1;
         let presented = identity.as_ref().and_then(|identity| identity.certified_key().cert.first());
         let tls = TlsInfo::of(connection, presented.map(|certificate| &**certificate));
         let info = ConnectInfo::Tls(stream.connect_info());
         Ok(Secured { stream: Box::new(stream), tls: Some(Arc::new(tls)), info })
+    }
+}
+
+impl HandshakeError {
+    fn result(&self) -> HandshakeResult {
+        match self {
+            // What we lack is no fault of the handshake, which did not begin.
+            Self::Certificates(_) => HandshakeResult::Unknown,
+            Self::Tls(error) => HandshakeResult::of(error),
+            Self::Alpn => HandshakeResult::NoApplicationProtocol,
+            Self::TimedOut => HandshakeResult::TimedOut,
+        }
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct ServerShared {
 
 impl ServerShared {
     pub(super) fn new(plan: Plan) -> Self {
-        let observer = ServerObserver::new(plan.telemetry.as_ref());
+        let observer = ServerObserver::new(plan.client.telemetry.as_ref());
         Self { node: ChannelzNode::new(), observer, events: EventSource::new(), plan }
     }
 

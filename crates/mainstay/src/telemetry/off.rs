@@ -9,6 +9,7 @@ use tonic::Code;
 use tonic::body::Body;
 
 use crate::disconnect::Disconnect;
+use crate::tls::HandshakeResult;
 
 /// Nobody can have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +108,9 @@ impl ServerObserver {
         Self
     }
 
-    pub(crate) fn begin(&self, _path: &str, _known: bool) -> ServerCallObserver {
+    pub(crate) fn handshake(&self, _: HandshakeResult, _resumed: Option<bool>) {}
+
+    pub(crate) fn begin(&self, _path: &str, _known: bool, _: &HeaderMap) -> ServerCallObserver {
         ServerCallObserver
     }
 }
@@ -119,7 +122,7 @@ impl ServerCallObserver {
 
     pub(crate) fn send(&mut self, _: &[u8]) {}
 
-    pub(crate) fn end(&mut self, _: Code) {}
+    pub(crate) fn end(&mut self, _: Code, _: Option<&HeaderMap>) {}
 }
 
 impl ReceivedObserver {

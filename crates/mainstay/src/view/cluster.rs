@@ -103,7 +103,7 @@ pub struct LocalityEndpoints {
     pub locality: Locality,
     /// Its weight in its priority; never zero.
     pub weight: u32,
-    /// The LbEndpointCollection that the endpoints are from; `None` if they are part of the ClusterLoadAssignment or
+    /// The LbEndpointCollection, or the glob collection, that the endpoints are from; `None` if they are part of the ClusterLoadAssignment or
     /// from DNS.
     pub collection: Option<String>,
     /// The endpoints, in the order of the resource; none if the locality is unreachable.

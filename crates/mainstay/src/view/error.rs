@@ -109,6 +109,9 @@ pub enum ResourceErrorKind {
         /// Everything that is wrong with it.
         faults: Vec<Fault>,
     },
+    /// The resource is a glob collection, and the server does not speak the incremental variant of the protocol, which
+    /// alone can carry it.
+    NeedsDelta,
     /// The server answered with an error.
     #[non_exhaustive]
     FromServer {
@@ -165,6 +168,7 @@ impl ResourceErrorKind {
             client::ErrorKind::DoesNotExist { after } => Self::DoesNotExist { after: *after },
             client::ErrorKind::TimedOut { after } => Self::TimedOut { after: *after },
             client::ErrorKind::Deleted => Self::Deleted,
+            client::ErrorKind::NeedsDelta => Self::NeedsDelta,
             client::ErrorKind::Rejected { version, invalid } => {
                 Self::Rejected { version: version.to_string(), faults: Fault::all(invalid) }
             }

@@ -21,7 +21,7 @@ use mainstay_control_plane::{
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request, Response, Status, Streaming};
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::common::{Client, backends, call, call_within, control_plane, in_time, service, spread, until_answered_by};
 
@@ -104,6 +104,31 @@ async fn a_server_without_delta_is_used_in_the_other_variant_at_once() {
         }
     };
     assert!(in_time(refused).await.contains("UNIMPLEMENTED"));
+    assert_eq!(server.stats().connections, 1, "both streams are on one connection");
+}
+
+#[tokio::test]
+async fn events_and_views_say_which_variant_a_server_is_spoken_to_in() {
+    let [one] = backends(["one"]).await;
+    let server = control_plane(service(&[&one])).await;
+    for (mode, refuse, expected) in [
+        (Delta::Off, false, vec![false]),
+        (Delta::Required, false, vec![true]),
+        (Delta::Preferred, true, vec![true, false]),
+    ] {
+        server.faults().refuse_delta(refuse);
+        let channel = builder(&[&server], mode).build().unwrap();
+        let mut events = channel.events();
+        call(&mut Client::new(channel.clone())).await.unwrap();
+        let mut seen = Vec::new();
+        while seen.len() < expected.len() {
+            if let Event::Connected { delta, .. } = in_time(events.next()).await.unwrap() {
+                seen.push(delta);
+            }
+        }
+        assert_eq!(seen, expected, "{mode:?}");
+        assert_eq!(Some(&channel.config().await.unwrap().servers[0].delta), expected.last(), "{mode:?}");
+    }
 }
 
 #[tokio::test]
@@ -180,17 +205,38 @@ async fn a_control_plane_that_restarts_with_something_else_is_followed() {
 
 #[tokio::test]
 async fn a_server_that_counts_from_1_in_each_process_never_leaves_a_client_behind() {
-    // DX-16: version 1 of the endpoints is something else after the restart, and the server believes who has "1". Only
-    // the name that it gives itself shows it.
+    // DX-16: version 1 of the endpoints is something else after the restart, and the server believes who has "1". Over
+    // delta the name that it gives itself shows it; in the other variant it is told nothing (DX-30).
     let [one, two] = backends(["one", "two"]).await;
-    let first = Counting::start("127.0.0.1:0".parse().unwrap(), "process-1", &service(&[&one])).await;
-    let addr = first.addr;
-    let mut client = Client::new(builder_of(vec![server_config(&addr.to_string(), Delta::Required)]).build().unwrap());
-    assert_eq!(call(&mut client).await.unwrap(), "one");
-    first.kill().await;
-    let second = Counting::start(addr, "process-2", &service(&[&two])).await;
-    until_answered_by(&mut client, "two").await;
-    second.kill().await;
+    for delta in [Delta::Required, Delta::Off] {
+        let first = Counting::start("127.0.0.1:0".parse().unwrap(), "process-1", &service(&[&one])).await;
+        let addr = first.addr;
+        let mut client = Client::new(builder_of(vec![server_config(&addr.to_string(), delta)]).build().unwrap());
+        assert_eq!(call(&mut client).await.unwrap(), "one");
+        first.kill().await;
+        let second = Counting::start(addr, "process-2", &service(&[&two])).await;
+        until_answered_by(&mut client, "two").await;
+        second.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn who_trusts_the_versions_of_such_a_server_stays_behind() {
+    // That proves the test above: with the check off, both variants believe that "1" is "1".
+    let [one, two] = backends(["one", "two"]).await;
+    for delta in [Delta::Required, Delta::Off] {
+        let first = Counting::start("127.0.0.1:0".parse().unwrap(), "process-1", &service(&[&one])).await;
+        let addr = first.addr;
+        let builder = builder_of(vec![server_config(&addr.to_string(), delta)]).trust_versions(true);
+        let mut client = Client::new(builder.build().unwrap());
+        assert_eq!(call(&mut client).await.unwrap(), "one");
+        first.kill().await;
+        let mut second = Counting::start(addr, "process-2", &service(&[&two])).await;
+        let asked = async { while second.asked.recv().await.unwrap() != TypeUrl::ENDPOINTS {} };
+        in_time(asked).await;
+        assert_eq!(spread(&mut client, 20).await["one"], 20, "{delta:?}");
+        second.kill().await;
+    }
 }
 
 // === What the tests need ===
@@ -257,10 +303,12 @@ impl Load {
     }
 }
 
-/// A delta server as some are: all its versions are "1", and who claims to have "1" is sent nothing. It has a runtime of
-/// its own, so that its connections die with it.
+/// A server as some are: all its versions are "1", and who claims to have "1" is sent nothing. It has a runtime of its own,
+/// so that its connections die with it.
 struct Counting {
     addr: SocketAddr,
+    /// The types of all requests.
+    asked: mpsc::UnboundedReceiver<TypeUrl>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -268,7 +316,8 @@ impl Counting {
     async fn start(addr: SocketAddr, identifier: &'static str, snapshot: &Snapshot) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let resources = snapshot.resources().map(|resource| ((resource.type_url, resource.name), resource.body));
-        let service = CountingAds { identifier, resources: Arc::new(resources.collect()) };
+        let (ask, asked) = mpsc::unbounded_channel();
+        let service = CountingAds { identifier, resources: Arc::new(resources.collect()), asked: ask };
         let serving = runtime.spawn(async move {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.set_reuseaddr(true).unwrap();
@@ -281,7 +330,7 @@ impl Counting {
             tokio::spawn(server);
             addr
         });
-        Self { addr: serving.await.unwrap(), runtime }
+        Self { addr: serving.await.unwrap(), asked, runtime }
     }
 
     /// As if the process died. Its port is free afterwards.
@@ -294,6 +343,7 @@ impl Counting {
 struct CountingAds {
     identifier: &'static str,
     resources: Arc<BTreeMap<(TypeUrl, String), Body>>,
+    asked: mpsc::UnboundedSender<TypeUrl>,
 }
 
 #[tonic::async_trait]
@@ -302,9 +352,40 @@ impl AggregatedDiscoveryService for CountingAds {
 
     async fn stream_aggregated_resources(
         &self,
-        _: Request<Streaming<DiscoveryRequest>>,
+        request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
-        Err(Status::new(Code::Unimplemented, "delta only"))
+        let (responses, body) = mpsc::channel(16);
+        let (identifier, resources, asked) = (self.identifier, self.resources.clone(), self.asked.clone());
+        let mut requests = request.into_inner();
+        tokio::spawn(async move {
+            let mut nonce = 0;
+            while let Ok(Some(request)) = requests.message().await {
+                let type_url = TypeUrl::from(request.type_url.as_str());
+                let _ = asked.send(type_url.clone());
+                if request.version_info == "1" {
+                    continue; // It has everything.
+                }
+                let found = request.resource_names.iter().filter_map(|name| {
+                    match resources.get(&(type_url.clone(), name.clone())) {
+                        Some(Body::Message(any)) => Some(any.clone()),
+                        _ => None,
+                    }
+                });
+                nonce += 1;
+                let response = DiscoveryResponse {
+                    version_info: "1".to_owned(),
+                    resources: found.collect(),
+                    type_url: type_url.as_str().to_owned(),
+                    nonce: nonce.to_string(),
+                    control_plane: Some(Identity { identifier: identifier.to_owned() }),
+                    ..DiscoveryResponse::default()
+                };
+                if responses.send(Ok(response)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(body)))
     }
 
     type DeltaAggregatedResourcesStream = ReceiverStream<Result<DeltaDiscoveryResponse, Status>>;
@@ -314,12 +395,13 @@ impl AggregatedDiscoveryService for CountingAds {
         request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
         let (responses, body) = mpsc::channel(16);
-        let (identifier, resources) = (self.identifier, self.resources.clone());
+        let (identifier, resources, asked) = (self.identifier, self.resources.clone(), self.asked.clone());
         let mut requests = request.into_inner();
         tokio::spawn(async move {
             let mut nonce = 0;
             while let Ok(Some(request)) = requests.message().await {
                 let type_url = TypeUrl::from(request.type_url.as_str());
+                let _ = asked.send(type_url.clone());
                 let entries = request.resource_names_subscribe.iter().filter_map(|name| {
                     let Some(Body::Message(any)) = resources.get(&(type_url.clone(), name.clone())) else {
                         return None;

@@ -14,6 +14,7 @@ mod fallback;
 mod fault_injection;
 mod faulty_network;
 mod flow_control;
+mod globs;
 mod life;
 mod load_reports;
 mod logical_dns;

@@ -40,6 +40,7 @@ pub(super) struct Labels {
     pub(super) locality: bool,
     pub(super) backend_service: bool,
     pub(super) disconnect_error: bool,
+    pub(super) handshake_resumed: bool,
     pub(super) security_level: bool,
 }
 
@@ -156,6 +157,7 @@ impl TelemetryBuilder {
                 locality: on(LOCALITY),
                 backend_service: on(BACKEND_SERVICE),
                 disconnect_error: on(DISCONNECT_ERROR),
+                handshake_resumed: on(HANDSHAKE_RESUMED),
                 security_level: on(SECURITY_LEVEL),
             },
             tracer: self.tracer,
@@ -181,5 +183,6 @@ pub(super) const LOCALITY: &str = "grpc.lb.locality";
 pub(super) const BACKEND_SERVICE: &str = "grpc.lb.backend_service";
 pub(super) const DISCONNECT_ERROR: &str = "grpc.disconnect_error";
 pub(super) const SECURITY_LEVEL: &str = "grpc.security_level";
+pub(super) const HANDSHAKE_RESUMED: &str = "grpc.tls.handshake.resumed";
 
-const OPTIONAL_LABELS: [&str; 4] = [LOCALITY, BACKEND_SERVICE, DISCONNECT_ERROR, SECURITY_LEVEL];
+const OPTIONAL_LABELS: [&str; 5] = [LOCALITY, BACKEND_SERVICE, DISCONNECT_ERROR, SECURITY_LEVEL, HANDSHAKE_RESUMED];

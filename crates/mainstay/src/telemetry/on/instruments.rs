@@ -81,6 +81,9 @@ metrics! {
         server_call_sent: Histogram<u64> => SIZE, on, "grpc.server.call.sent_total_compressed_message_size", "By", "Compressed message bytes sent per server call.";
         server_call_received: Histogram<u64> => SIZE, on, "grpc.server.call.rcvd_total_compressed_message_size", "By", "Compressed message bytes received per server call.";
 
+        // TLS handshakes of servers (A118).
+        server_handshakes: Counter<u64>, off, "grpc.server.tls.handshakes", "{handshake}", "Number of TLS handshakes of servers, by how they ended.";
+
         // Retries (A96).
         call_retries: Histogram<u64> => RETRIES, off, "grpc.client.call.retries", "{retry}", "Number of retries during the client call.";
         call_transparent_retries: Histogram<u64> => TRANSPARENT_RETRIES, off, "grpc.client.call.transparent_retries", "{transparent_retry}", "Number of transparent retries during the client call.";
@@ -109,6 +112,7 @@ metrics! {
     }
     gauges {
         connected, off, "grpc.xds_client.connected", "{bool}", "Whether the xDS client has a working ADS stream to the xDS server.";
+        delta, off, "mainstay.xds_client.delta", "{bool}", "Whether the ADS stream to the xDS server is of the incremental variant.";
         resources, off, "grpc.xds_client.resources", "{resource}", "xDS resources by the state of their cache entry.";
     }
 }

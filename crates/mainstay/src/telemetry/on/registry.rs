@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use mainstay_xds::bootstrap::ServerConfig;
-use mainstay_xds::client::{ResourceCount, ResourceState};
+use mainstay_xds::client::{Protocol, ResourceCount, ResourceState};
 use mainstay_xds::name::AuthorityKey;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::AsyncInstrument;
@@ -18,9 +18,17 @@ pub(super) struct Registry(Arc<Mutex<Vec<Weak<Mutex<Shown>>>>>);
 /// What gauges show of one client.
 pub(super) struct Shown {
     target: Arc<str>,
-    /// Servers in use, and whether they work.
-    pub(super) servers: Vec<(Arc<ServerConfig>, bool)>,
+    /// Servers in use.
+    pub(super) servers: Vec<ShownServer>,
     pub(super) resources: Vec<ResourceCount>,
+}
+
+/// What gauges show of one server.
+pub(super) struct ShownServer {
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) works: bool,
+    /// What the stream to it speaks, if one is open.
+    pub(super) protocol: Option<Protocol>,
 }
 
 // === impl Registry ===
@@ -45,13 +53,29 @@ impl Registry {
     pub(super) fn connected(&self, to: &dyn AsyncInstrument<u64>) {
         let mut connected = BTreeMap::new();
         self.each(|shown| {
-            for (server, works) in &shown.servers {
-                let key = (shown.target.clone(), server.server_uri.clone());
-                *connected.entry(key).or_insert(true) &= works;
+            for server in &shown.servers {
+                let key = (shown.target.clone(), server.config.server_uri.clone());
+                *connected.entry(key).or_insert(true) &= server.works;
             }
         });
         for ((target, server), works) in connected {
             to.observe(u64::from(works), &[KeyValue::new(TARGET, target), KeyValue::new(SERVER, server)]);
+        }
+    }
+
+    /// Which variant of ADS the streams that are open speak. Of clients with the same target, one that does not speak
+    /// delta is shown.
+    pub(super) fn delta(&self, to: &dyn AsyncInstrument<u64>) {
+        let mut delta = BTreeMap::new();
+        self.each(|shown| {
+            for server in &shown.servers {
+                let Some(protocol) = server.protocol else { continue };
+                let key = (shown.target.clone(), server.config.server_uri.clone());
+                *delta.entry(key).or_insert(true) &= protocol == Protocol::Delta;
+            }
+        });
+        for ((target, server), is_delta) in delta {
+            to.observe(u64::from(is_delta), &[KeyValue::new(TARGET, target), KeyValue::new(SERVER, server)]);
         }
     }
 

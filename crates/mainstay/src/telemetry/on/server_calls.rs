@@ -1,19 +1,26 @@
-//! Calls on servers (A66).
+//! Calls on servers (A66, A72), and the TLS handshakes before them (A118).
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use http::HeaderMap;
 use opentelemetry::KeyValue;
-use tonic::Code;
+use tonic::{Code, Status};
 
-use super::builder::Telemetry;
+use super::builder::{HANDSHAKE_RESUMED, Telemetry};
 use super::calls::{METHOD, OTHER, STATUS, name};
 use super::messages::Messages;
+use super::traces::Trace;
 use crate::guard;
+use crate::tls::HandshakeResult;
 
-/// Sees the RPCs of a server.
-pub(crate) struct ServerObserver(Option<Arc<Observing>>);
+/// Sees the RPCs of a server and the handshakes of its connections.
+pub(crate) struct ServerObserver {
+    calls: Option<Arc<Observing>>,
+    /// Set if handshakes are counted.
+    handshakes: Option<Telemetry>,
+}
 
 struct Observing {
     telemetry: Telemetry,
@@ -26,7 +33,10 @@ pub(crate) struct ServerCallObserver(Option<Box<Call>>);
 
 /// Sees what is received in one RPC, from wherever it is read.
 #[derive(Clone)]
-pub(crate) struct ReceivedObserver(Arc<Mutex<Messages>>);
+pub(crate) struct ReceivedObserver {
+    messages: Arc<Mutex<Messages>>,
+    trace: Trace,
+}
 
 struct Call {
     of: Arc<Observing>,
@@ -34,6 +44,7 @@ struct Call {
     start: Instant,
     sent: Messages,
     received: ReceivedObserver,
+    trace: Trace,
     ended: bool,
 }
 
@@ -41,21 +52,38 @@ struct Call {
 
 impl ServerObserver {
     pub(crate) fn new(telemetry: Option<&Telemetry>) -> Self {
-        let wanted = telemetry.filter(|telemetry| telemetry.instruments().of_server_calls());
+        let is_wanted =
+            |telemetry: &&Telemetry| telemetry.instruments().of_server_calls() || telemetry.tracer().is_some();
+        let wanted = telemetry.filter(is_wanted);
         let observing = wanted.map(|telemetry| Observing { telemetry: telemetry.clone(), methods: Mutex::default() });
-        Self(observing.map(Arc::new))
+        let counted = telemetry.filter(|telemetry| telemetry.instruments().server_handshakes.is_some());
+        Self { calls: observing.map(Arc::new), handshakes: counted.cloned() }
+    }
+
+    /// A TLS handshake ended; `resumed` is whether it went on with an earlier session, as far as it came to that (S-78).
+    pub(crate) fn handshake(&self, result: HandshakeResult, resumed: Option<bool>) {
+        let Some(telemetry) = &self.handshakes else { return };
+        let Some(counter) = &telemetry.instruments().server_handshakes else { return };
+        let mut labels = vec![KeyValue::new(HANDSHAKE_RESULT, result.name())];
+        if let (true, Some(resumed)) = (telemetry.labels().handshake_resumed, resumed) {
+            let kind = if resumed { "RESUMED_HANDSHAKE" } else { "FULL_HANDSHAKE" };
+            labels.push(KeyValue::new(HANDSHAKE_RESUMED, kind));
+        }
+        guard::shielded("telemetry", || counter.add(1, &labels));
     }
 
     /// An RPC begins. `known` is whether the server has the service of its method.
-    pub(crate) fn begin(&self, path: &str, known: bool) -> ServerCallObserver {
-        let begun = self.0.as_ref().map(|observing| {
+    pub(crate) fn begin(&self, path: &str, known: bool, headers: &HeaderMap) -> ServerCallObserver {
+        let begun = self.calls.as_ref().map(|observing| {
             let method = observing.method(path, known);
             if let Some(counter) = &observing.telemetry.instruments().server_call_started {
                 guard::shielded("telemetry", || counter.add(1, &[KeyValue::new(METHOD, method.clone())]));
             }
-            let received = ReceivedObserver(Arc::default());
+            let (tracer, name) = (observing.telemetry.tracer(), path.trim_start_matches('/'));
+            let trace = guard::catch(|| Trace::of_received(tracer, name, headers)).unwrap_or_default();
+            let received = ReceivedObserver { messages: Arc::default(), trace: trace.clone() };
             let (start, sent) = (Instant::now(), Messages::default());
-            Box::new(Call { of: observing.clone(), method, start, sent, received, ended: false })
+            Box::new(Call { of: observing.clone(), method, start, sent, received, trace, ended: false })
         });
         ServerCallObserver(begun)
     }
@@ -92,22 +120,27 @@ impl ServerCallObserver {
     /// Data of the response leaves.
     pub(crate) fn send(&mut self, data: &[u8]) {
         if let Some(call) = &mut self.0 {
-            call.sent.follow(data, |_| {});
+            let Call { sent, trace, .. } = &mut **call;
+            guard::shielded("telemetry", || sent.follow(data, |message| trace.outbound(message)));
         }
     }
 
-    /// The RPC ended.
-    pub(crate) fn end(&mut self, code: Code) {
+    /// The RPC ended with this status, of which the message is in the headers if there are any.
+    pub(crate) fn end(&mut self, code: Code, headers: Option<&HeaderMap>) {
         if let Some(mut call) = self.0.take() {
-            call.end(code);
+            let status = headers.and_then(Status::from_header_map);
+            call.end(code, status.as_ref().map(Status::message).unwrap_or_default());
         }
     }
 }
 
 impl Call {
-    fn end(&mut self, code: Code) {
+    fn end(&mut self, code: Code, message: &str) {
         self.ended = true;
-        guard::shielded("telemetry", || self.record(code));
+        guard::shielded("telemetry", || {
+            self.record(code);
+            self.trace.end(code, name(code), message);
+        });
     }
 
     fn record(&self, code: Code) {
@@ -120,7 +153,7 @@ impl Call {
             histogram.record(self.sent.bytes, &labels);
         }
         if let Some(histogram) = &instruments.server_call_received {
-            histogram.record(lock(&self.received.0).bytes, &labels);
+            histogram.record(lock(&self.received.messages).bytes, &labels);
         }
     }
 }
@@ -129,7 +162,7 @@ impl Drop for Call {
     /// The caller does not want it any more.
     fn drop(&mut self) {
         if !self.ended {
-            self.end(Code::Cancelled);
+            self.end(Code::Cancelled, "the caller has given up");
         }
     }
 }
@@ -139,13 +172,15 @@ impl Drop for Call {
 impl ReceivedObserver {
     /// Data of the request came.
     pub(crate) fn receive(&self, data: &[u8]) {
-        lock(&self.0).follow(data, |_| {});
+        guard::shielded("telemetry", || lock(&self.messages).follow(data, |message| self.trace.inbound(message)));
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+const HANDSHAKE_RESULT: &str = "grpc.tls.handshake.result";
 
 /// Methods with labels of their own. Real services have fewer.
 const MAX_METHODS: usize = 1000;

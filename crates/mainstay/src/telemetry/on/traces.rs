@@ -1,9 +1,9 @@
-//! Traces (A72, S-80 to S-84): a span for each RPC, and one for each attempt below it.
+//! Traces (A72, S-80 to S-84): a span for each RPC of a channel, one for each attempt below it, and one for each RPC of a server.
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use opentelemetry::global::{self, BoxedTracer};
-use opentelemetry::propagation::Injector;
+use opentelemetry::propagation::{Extractor, Injector};
 use opentelemetry::trace::{SpanKind, Status, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
 use tonic::Code;
@@ -43,6 +43,18 @@ impl Trace {
             ]);
             let span = tracer.build_with_context(builder, context);
             Span { context: context.with_span(span), name: name.clone() }
+        }))
+    }
+
+    /// Of an RPC to `path`, which has no slash in front, that a server has received with these headers: below the span that they
+    /// name, if they do, in the way that the process has chosen (S-84).
+    pub(super) fn of_received(tracer: Option<&BoxedTracer>, path: &str, headers: &HeaderMap) -> Self {
+        Self(tracer.map(|tracer| {
+            let name = path.replace('/', ".");
+            let parent = global::get_text_map_propagator(|propagator| propagator.extract(&Received(headers)));
+            let builder = tracer.span_builder(format!("Recv.{name}")).with_kind(SpanKind::Server);
+            let span = tracer.build_with_context(builder, &parent);
+            Span { context: parent.with_span(span), name: name.into() }
         }))
     }
 
@@ -97,6 +109,19 @@ impl Trace {
 
 /// Metadata, to be written by a propagator.
 struct Headers<'a>(&'a mut HeaderMap);
+
+/// Metadata, to be read by a propagator.
+struct Received<'a>(&'a HeaderMap);
+
+impl Extractor for Received<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(HeaderName::as_str).collect()
+    }
+}
 
 impl Injector for Headers<'_> {
     fn set(&mut self, key: &str, value: String) {

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use mainstay_xds::bootstrap::ServerConfig;
-use mainstay_xds::client::{Received, Report, ServerState, XdsClient};
+use mainstay_xds::client::{Received, Report, ServerState, ServerStatus, XdsClient};
 use opentelemetry::KeyValue;
 
 use super::TARGET;
 use super::builder::Telemetry;
-use super::registry::{RESOURCE_TYPE, SERVER, Shown, lock};
+use super::registry::{RESOURCE_TYPE, SERVER, Shown, ShownServer, lock};
 
 /// Sees what an XdsClient does. Belongs to the driver.
 pub(crate) struct XdsObserver(Option<Observing>);
@@ -49,7 +49,7 @@ impl XdsObserver {
                 this.count(server, kind.message_name(), *received);
             }
             Report::Connecting(_)
-            | Report::Connected(_)
+            | Report::Connected(..)
             | Report::Unreachable(..)
             | Report::StreamEnded(..)
             | Report::DeltaRefused(..)
@@ -73,7 +73,12 @@ impl XdsObserver {
         if let Some(shown) = &this.shown {
             let mut shown = lock(shown);
             // An error is cleared by an answer, not by a connection, as S-73 wants.
-            shown.servers = servers.into_iter().map(|status| (status.server, status.last_error.is_none())).collect();
+            let shown_of = |status: ServerStatus| ShownServer {
+                works: status.last_error.is_none(),
+                protocol: status.protocol,
+                config: status.server,
+            };
+            shown.servers = servers.into_iter().map(shown_of).collect();
             shown.resources = client.count_resources();
         }
     }

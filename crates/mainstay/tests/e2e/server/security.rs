@@ -328,6 +328,41 @@ pub(crate) enum Wanted {
     Nothing,
 }
 
+/// TL-2: and where xDS security is required, such a Listener is not served, and one that was is not any more.
+#[tokio::test]
+async fn a_listener_that_asks_for_tls_in_vain_is_not_served_where_xds_security_is_required() {
+    let pki = Pki::new();
+    let own = || {
+        let issued = pki.ca.issue("own");
+        let identity = Identity::from_pem(issued.certificate_pem.as_bytes(), issued.key_pem.as_bytes()).unwrap();
+        ServerCredentials::tls_from_pem(identity, None).unwrap()
+    };
+    for credentials in [ServerCredentials::insecure(), own()] {
+        let mut stage = Stage::with_bootstrap(
+            |parts| parts.certificate_provider("files", pki.watched()),
+            |server| server,
+            |builder| builder.credentials(credentials).require_xds_security(true),
+        )
+        .await;
+        stage.set(stage.listener());
+        assert_eq!(stage.next_state().await.to_string(), "serving", "a Listener that asks for nothing");
+        stage.set(pki.secured(stage.listener(), Wanted::Nothing));
+        let expected = format!(
+            "not serving: Listener {:?} from {}: filter chain \"default_filter_chain\" asks for TLS in its \
+             transport_socket, which the credentials of the server do not follow",
+            super::stage::name(stage.address),
+            stage.control.addr()
+        );
+        assert_eq!(stage.next_state().await.to_string(), expected);
+        stage.set(stage.listener());
+        assert_eq!(stage.next_state().await.to_string(), "serving");
+    }
+    // Credentials that follow the control plane have nothing to refuse.
+    let require = |builder: ServerBuilder| builder.require_xds_security(true);
+    let stage = pki.serving_with(Wanted::Nothing, pki.watched(), require).await;
+    call(&mut pki.plain(&stage, None).await.unwrap()).await.unwrap();
+}
+
 /// An authority that everyone trusts, and files with what servers and clients need.
 pub(crate) struct Pki {
     pub(crate) ca: Authority,

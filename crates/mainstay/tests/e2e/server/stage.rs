@@ -216,4 +216,4 @@ pub(crate) async fn call(client: &mut PlainClient) -> Result<String, Status> {
     in_time(client.unary_call(request)).await.map(|response| response.into_inner().server_id)
 }
 
-const TEMPLATE: &str = "server/%s";
+pub(crate) const TEMPLATE: &str = "server/%s";

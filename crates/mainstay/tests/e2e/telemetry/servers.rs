@@ -1,10 +1,13 @@
-//! Metrics of calls on servers (A66).
+//! Metrics of calls on servers (A66), and of their TLS handshakes (A118).
 
 use mainstay_testservice::proto::{EchoStatus, Payload, SimpleRequest};
 use tonic::Code;
 
 use super::collect::{Metrics, Value};
-use crate::server::stage::Stage;
+use crate::common::in_time;
+use crate::pki::Authority;
+use crate::server::security::{Pki, Wanted};
+use crate::server::stage::{Stage, call};
 
 #[tokio::test]
 async fn metrics_of_servers_have_the_names_units_and_labels_of_a66() {
@@ -57,6 +60,44 @@ async fn methods_that_no_service_has_are_one_label() {
     assert_eq!(metrics.numbers(STARTED), [("grpc.method=other".to_owned(), 2)]);
 }
 
+/// S-78: handshakes are counted by how they ended.
+#[tokio::test]
+async fn handshakes_are_counted_by_their_result() {
+    let (metrics, pki) = (Metrics::new(), Pki::new());
+    let telemetry = metrics.telemetry().metric(HANDSHAKES, true).optional_label("grpc.tls.handshake.resumed").build();
+    let stage = pki.serving_with(Wanted::Required, pki.watched(), |builder| builder.telemetry(telemetry)).await;
+    let good = pki.ca.issue("client");
+    call(&mut pki.plain(&stage, Some(&good)).await.unwrap()).await.unwrap();
+    let mut expired = rcgen::CertificateParams::new(vec!["client".to_owned()]).unwrap();
+    expired.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    for refused in [Some(pki.ca.issue_as(expired)), Some(Authority::new().issue("client")), None] {
+        // In TLS 1.3 a client learns of it after its own side of the handshake.
+        if let Ok(mut caller) = pki.plain(&stage, refused.as_ref()).await {
+            call(&mut caller).await.unwrap_err();
+        }
+    }
+    // Accepted, and broken off.
+    drop(tokio::net::TcpStream::connect(stage.address).await.unwrap());
+    let result = |word: &str| format!("grpc.tls.handshake.result={word}");
+    let resumed = "grpc.tls.handshake.resumed=FULL_HANDSHAKE";
+    let counts = [
+        format!("{} {resumed}", result("SUCCESS")),
+        result("CERTIFICATE_AUTHORITY_INVALID"),
+        result("CERTIFICATE_EXPIRED"),
+        result("CERTIFICATE_VERIFICATION_FAILED"),
+        result("PEER_CONNECTION_CLOSED"),
+    ];
+    in_time(async {
+        let seen =
+            |label: &String| metrics.numbers(HANDSHAKES).iter().any(|(labels, count)| labels == label && *count > 0);
+        while !counts.iter().all(seen) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+const HANDSHAKES: &str = "grpc.server.tls.handshakes";
 const STARTED: &str = "grpc.server.call.started";
 const DURATION: &str = "grpc.server.call.duration";
 const SENT: &str = "grpc.server.call.sent_total_compressed_message_size";

@@ -9,7 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use mainstay::Telemetry;
 use mainstay_control_plane::resources;
 use mainstay_testservice::BEHAVIOR_KEY;
-use mainstay_testservice::proto::SimpleRequest;
+use mainstay_testservice::proto::{EchoStatus, SimpleRequest};
 use opentelemetry::trace::{FutureExt, SpanKind, Status as SpanStatus, TraceContextExt, Tracer, TracerProvider};
 use opentelemetry::{Context, Value};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
@@ -20,6 +20,7 @@ use tonic::Status;
 
 use crate::common::{Client, backends, builder, call, control_plane, service};
 use crate::retry::with_policy;
+use crate::server::stage::Stage;
 
 #[tokio::test]
 async fn a_call_is_a_span_below_that_of_the_caller_and_each_attempt_one_below_it() {
@@ -75,6 +76,39 @@ async fn the_context_of_the_attempt_is_sent_in_metadata() {
     let expected = format!("00-{}-{}-01", context.trace_id(), context.span_id());
     assert_eq!(parents.recv().await, Some(expected), "S-84");
     assert_eq!(spans[1].status, SpanStatus::error("UNIMPLEMENTED, not here"), "S-83");
+}
+
+/// S-80: an RPC of a server is a span below the one that its headers name.
+#[tokio::test]
+async fn an_rpc_of_a_server_is_a_span_below_that_of_its_caller() {
+    opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
+    let (exporter, provider) = tracing();
+    let telemetry = Telemetry::builder().tracer_provider(&provider).build();
+    let stage = Stage::with(|builder| builder.telemetry(telemetry)).await;
+    stage.set(stage.listener());
+    stage.until_serving().await;
+    let mut caller = stage.caller().await;
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let not_found = EchoStatus { code: 5, message: "nobody".to_owned() };
+    for response_status in [None, Some(not_found)] {
+        let mut request =
+            tonic::Request::new(SimpleRequest { response_size: 7, response_status, ..Default::default() });
+        request.metadata_mut().insert("traceparent", parent.parse().unwrap());
+        let _ = caller.unary_call(request).await;
+    }
+    let spans = exporter.get_finished_spans().unwrap();
+    let [good, bad] = &*spans else { panic!("{spans:?}") };
+    for span in [good, bad] {
+        assert_eq!(span.name, "Recv.grpc.testing.TestService.UnaryCall");
+        assert_eq!(span.span_kind, SpanKind::Server);
+        assert_eq!(span.span_context.trace_id().to_string(), "0af7651916cd43dd8448eb211c80319c", "S-84");
+        assert_eq!(span.parent_span_id.to_string(), "b7ad6b7169203331", "S-84");
+    }
+    let [inbound, outbound] = &events(good)[..] else { panic!("{:?}", events(good)) };
+    assert_eq!(inbound, "Inbound message sequence-number=0 message-size=2", "S-82");
+    assert!(outbound.starts_with("Outbound message sequence-number=0 message-size="), "S-82: {outbound}");
+    assert_eq!(good.status, SpanStatus::Ok, "S-83");
+    assert_eq!(bad.status, SpanStatus::error("NOT_FOUND, nobody"), "S-83");
 }
 
 fn tracing() -> (InMemorySpanExporter, SdkTracerProvider) {

@@ -1,6 +1,7 @@
 //! Metrics of the XdsClient (A78, A88).
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
+use mainstay::bootstrap::{Bootstrap, Delta, Node, ServerConfig, ServerFeatures};
 use mainstay_control_plane::TypeUrl;
 
 use super::collect::Metrics;
@@ -101,6 +102,26 @@ async fn a_missing_resource_is_requested_and_then_does_not_exist() {
         metrics.until("grpc.xds_client.resources", &expected).await;
     }
     drop(channel);
+}
+
+#[tokio::test]
+async fn a_gauge_says_which_variant_of_ads_a_server_is_spoken_to_in() {
+    let [one] = backends(["one"]).await;
+    let server = control_plane(service(&[&one])).await;
+    for (mode, refuses, is_delta) in [(Delta::Off, false, 0), (Delta::Required, false, 1), (Delta::Preferred, true, 0)]
+    {
+        server.faults().refuse_delta(refuses);
+        let metrics = Metrics::new();
+        let telemetry = metrics.telemetry().metric("mainstay.xds_client.delta", true).build();
+        let mut features = ServerFeatures::default();
+        features.delta = mode;
+        let config = ServerConfig::insecure(server.addr().to_string()).with_features(features);
+        let bootstrap = Bootstrap::builder().node(Node::new("gauge")).server(config).build().unwrap();
+        let channel = builder(&[&server]).bootstrap(bootstrap).telemetry(telemetry).build().unwrap();
+        call(&mut Client::new(channel.clone())).await.unwrap();
+        let of_server = format!("grpc.target=xds:///service grpc.xds.server={}", server.addr());
+        metrics.until("mainstay.xds_client.delta", &[(&of_server, is_delta)]).await;
+    }
 }
 
 const LISTENER: &str = "envoy.config.listener.v3.Listener";
