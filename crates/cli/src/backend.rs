@@ -97,6 +97,15 @@ impl Flags {
     }
 }
 
+/// Why a server that the control plane configures cannot start.
+pub(crate) fn failure(error: ServeError) -> Failure {
+    match &error {
+        ServeError::Bind(address, cause) => listen::failure(address, cause),
+        ServeError::NoTemplate => Failure::failed(error.to_string()).tip(TEMPLATE_TIP),
+        _ => Failure::failed(error.to_string()),
+    }
+}
+
 /// Serves until a signal.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Output) -> Result<(), Failure> {
     let Settings { listen, id, hostname, xds } = settings;
@@ -138,11 +147,7 @@ async fn run_xds(
         .add_service(service)
         .listen(listen)
         .start()
-        .map_err(|error| match &error {
-            ServeError::Bind(address, cause) => listen::failure(address, cause),
-            ServeError::NoTemplate => Failure::failed(error.to_string()).tip(TEMPLATE_TIP),
-            _ => Failure::failed(error.to_string()),
-        })?;
+        .map_err(failure)?;
     if !json {
         for address in running.local_addresses() {
             let id = output::styled(TITLE, id);

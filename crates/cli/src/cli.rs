@@ -46,7 +46,7 @@ impl Cli {
                 Command::Serve(flags) => serve::run(flags.resolve()?, signals, output).await,
                 Command::Backend(flags) => backend::run(flags.resolve()?, signals, output).await,
                 Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
-                Command::Get(flags) => get::run(flags.resolve(), signals, output).await,
+                Command::Get(flags) => get::run(flags.resolve()?, signals, output).await,
                 Command::Sim(flags) => sim::run(flags.resolve(), signals, output).await,
                 Command::Soak(flags) => soak::run(flags.resolve(), signals, output).await,
             }

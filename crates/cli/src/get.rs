@@ -1,18 +1,21 @@
-//! `mainstay get`: what a channel to a target is told, and by whom.
+//! `mainstay get`: what a channel to a target, or a server, is told, and by whom.
 
+mod listener;
 mod report;
 mod tree;
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
 use mainstay::{
-    Channel,
+    Channel, Running, Server,
+    event::Events,
     view::{ConfigView, Configs},
 };
 use tokio::time::Instant;
 
-use crate::{connect, failure::Failure, output::Output, signals::Signals, span};
+use crate::{backend, connect, failure::Failure, listen, output::Output, signals::Signals, span};
+use listener::ListenerReport;
 use report::{Report, Status};
 
 /// Resolve an xDS target as a channel does and show the configuration with its sources
@@ -26,13 +29,22 @@ use report::{Report, Status};
 /// list of priorities, each a list of localities with their endpoints), and, while there is no configuration, watched: all
 /// resources by type and name. Resources have state, version, age_ms, server and error.
 ///
-/// The exit code is 0 if all clusters of the target have endpoints, 4 if some have none, and 1 if there is no
+/// With --server it shows the Listener of a server at that address instead: filter chains, how each is secured, its
+/// filters with the policies of RBAC, and its routes. Nothing is bound or connected to; the address is that of the server
+/// as it would ask for its Listener, by the template of the bootstrap. With --json: address, state (SERVING or
+/// NOT_SERVING), reason, node, servers, listener, and filter_chains (name, match, tls, http_filters, routes).
+///
+/// The exit code is 0 if all clusters of the target have endpoints, or the address would be served, 4 if some have none, and 1 if there is no
 /// configuration in time. With --watch it is 0, and SIGINT or SIGTERM end it.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
     /// What to resolve, such as xds:///greeter
-    #[arg(value_name = "TARGET", value_parser = parse_target)]
-    target: String,
+    #[arg(value_name = "TARGET", value_parser = parse_target, required_unless_present = "server")]
+    target: Option<String>,
+
+    /// Show what a server at this address is told, such as 0.0.0.0:50051
+    #[arg(long, value_name = "ADDR", conflicts_with = "target")]
+    server: Option<String>,
 
     /// Go on, and print it again whenever it changes
     #[arg(long)]
@@ -50,28 +62,51 @@ pub(crate) struct Flags {
 /// What the flags mean.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    target: String,
+    subject: Subject,
     watch: bool,
     json: bool,
     timeout: Duration,
 }
 
+/// What to look at.
+#[derive(Debug)]
+enum Subject {
+    Target(String),
+    Server(SocketAddr),
+}
+
 impl Flags {
-    pub(crate) fn resolve(self) -> Settings {
-        let Self { target, watch, json, timeout } = self;
-        Settings { target, watch, json, timeout }
+    pub(crate) fn resolve(self) -> Result<Settings, Failure> {
+        let Self { target, server, watch, json, timeout } = self;
+        let subject = match (target, server) {
+            (Some(target), _) => Subject::Target(target),
+            (None, address) => Subject::Server(listen::resolve("--server", &address.unwrap_or_default())?),
+        };
+        Ok(Settings { subject, watch, json, timeout })
     }
 }
 
 /// Shows the configuration once, or until a signal.
-pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Output) -> Result<(), Failure> {
-    let channel = connect::build(Channel::builder(&settings.target).without_endpoints())?;
+pub(crate) async fn run(settings: Settings, signals: Signals, output: Output) -> Result<(), Failure> {
+    match &settings.subject {
+        Subject::Target(target) => run_target(target, &settings, signals, output).await,
+        Subject::Server(address) => run_server(*address, &settings, signals, output).await,
+    }
+}
+
+async fn run_target(
+    target: &str,
+    settings: &Settings,
+    mut signals: Signals,
+    mut output: Output,
+) -> Result<(), Failure> {
+    let channel = connect::build(Channel::builder(target).without_endpoints())?;
     let mut configs = channel.configs();
     let mut shown = tokio::select! {
         first = first(&mut configs, Instant::now() + settings.timeout) => Report::new(&first?),
         () = signals.next() => return Ok(()),
     };
-    print(&settings, &shown, &mut output)?;
+    print(settings, &shown, &mut output)?;
     if !settings.watch {
         return outcome(&shown, settings.timeout);
     }
@@ -85,9 +120,63 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
             if !settings.json {
                 output.line("")?;
             }
-            print(&settings, &shown, &mut output)?;
+            print(settings, &shown, &mut output)?;
         }
     }
+}
+
+async fn run_server(
+    address: SocketAddr,
+    settings: &Settings,
+    mut signals: Signals,
+    mut output: Output,
+) -> Result<(), Failure> {
+    let running = Server::builder().without_ports().listen(address).start().map_err(backend::failure)?;
+    let mut events = running.events();
+    let mut states = running.serving_state(address).ok_or_else(ended)?;
+    tokio::select! {
+        _ = tokio::time::timeout(settings.timeout, states.serving()) => {}
+        () = signals.next() => return Ok(()),
+    }
+    let mut shown = listener_report(&running).await?;
+    print_listener(settings, &shown, &mut output)?;
+    if !settings.watch {
+        return match &shown.reason {
+            None => Ok(()),
+            Some(reason) => {
+                Err(Failure::failed(format!("{address}: not served within {:?}: {reason}", settings.timeout)))
+            }
+        };
+    }
+    loop {
+        let next = tokio::select! {
+            next = next_listener(&running, &mut events) => next?,
+            () = signals.next() => return Ok(()),
+        };
+        if !next.says_the_same_as(&shown) {
+            shown = next;
+            if !settings.json {
+                output.line("")?;
+            }
+            print_listener(settings, &shown, &mut output)?;
+        }
+    }
+}
+
+/// The report after the next thing that happened.
+async fn next_listener(running: &Running, events: &mut Events) -> Result<ListenerReport, Failure> {
+    events.next().await.ok_or_else(ended)?;
+    listener_report(running).await
+}
+
+async fn listener_report(running: &Running) -> Result<ListenerReport, Failure> {
+    let view = running.config().await.ok_or_else(ended)?;
+    let listener = view.listeners.first().ok_or_else(ended)?;
+    Ok(ListenerReport::new(&view, listener))
+}
+
+fn print_listener(settings: &Settings, report: &ListenerReport, output: &mut Output) -> Result<(), Failure> {
+    if settings.json { output.json(report) } else { output.line(tree::draw_listener(report)) }
 }
 
 /// The first view with a configuration or an error in its place, or what there is when the time is up.
@@ -124,7 +213,7 @@ fn outcome(report: &Report, timeout: Duration) -> Result<(), Failure> {
 }
 
 fn ended() -> Failure {
-    Failure::failed("the channel has ended")
+    Failure::failed("the client has ended")
 }
 
 fn parse_target(text: &str) -> Result<String, String> {

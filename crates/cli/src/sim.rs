@@ -13,7 +13,9 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use mainstay_control_plane::{Body, LoadErrors, load_directory};
-use mainstay_sim::{Fate, Rehearsal, Scenario, Seen, Stats, deps, policies, rehearse, replay_line, shrink, swarm};
+use mainstay_sim::{
+    Fate, Rehearsal, Scenario, Seen, Stats, deps, policies, rehearse, replay_line, servers, shrink, swarm,
+};
 use mainstay_xds::{
     bootstrap::{Bootstrap, Guards},
     resource::ResourceType,
@@ -28,8 +30,8 @@ use crate::{
 /// Try the failure rules in simulated worlds, or rehearse outages of your own setup
 ///
 /// Each seed is a world in virtual time: control planes, networks, DNS and backends around the code that decides in a
-/// channel. Things go wrong at random; after each event it is checked what must hold. A failure is made short and
-/// printed as a transcript, with the line that shows it again (--replay).
+/// channel, or in a part of one, or in servers (--of). Things go wrong at random; after each event it is checked what
+/// must hold. A failure is printed as a transcript, with what shows it again.
 ///
 /// With --bootstrap and --resources the world is yours: every server of the bootstrap serves the files of the directory,
 /// as "mainstay serve" would, and each outage is played: what would clients of --target see, and for how long would
@@ -79,6 +81,8 @@ pub(crate) enum Kind {
     Histories,
     /// A life of the load balancing policies, beside a naive reference
     Lives,
+    /// A world around xDS-enabled servers, their sockets, connections and RPCs
+    Servers,
 }
 
 /// What the flags mean.
@@ -121,7 +125,7 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
                     return Ok(());
                 }
             };
-            report(&found, begun.elapsed(), &mut output)
+            report(of, &found, begun.elapsed(), &mut output)
         }
     }
 }
@@ -205,6 +209,22 @@ impl Kind {
                 Ok(happened) => Ok(Stats { events: happened.len() as u64, ..Stats::default() }),
                 Err(failure) => Err(failure.to_string()),
             },
+            Self::Servers => match servers::run(seed, None) {
+                Ok(servers::History { events, generations, routes, handled, .. }) => {
+                    Ok(Stats { events, configs: generations + routes, rpcs: handled, ..Stats::default() })
+                }
+                Err(violation) => Err(violation.to_string()),
+            },
+        }
+    }
+
+    /// How a failure of a seed is seen again.
+    fn tip(self, seed: u64) -> String {
+        match self {
+            Self::Channels | Self::Clients | Self::Lives => "show it again with --replay and the line above".to_owned(),
+            // They are not made short: the seed is all that they need.
+            Self::Histories => format!("show it again with --of histories --first {seed} --seeds 1"),
+            Self::Servers => format!("show it again with --of servers --first {seed} --seeds 1"),
         }
     }
 }
@@ -222,7 +242,7 @@ impl Found {
 /// How often a seed is run twice, to see that it is the same world.
 const TWICE: u64 = 64;
 
-fn report(found: &Found, took: Duration, output: &mut Output) -> Result<(), Failure> {
+fn report(of: Kind, found: &Found, took: Duration, output: &mut Output) -> Result<(), Failure> {
     let Stats { events, faults, virtual_time, rpcs, rpcs_sent, configs, fallbacks } = found.stats;
     let days = virtual_time.as_secs_f64() / 86_400.0;
     let took = took.as_secs_f64();
@@ -236,7 +256,7 @@ fn report(found: &Found, took: Duration, output: &mut Output) -> Result<(), Fail
     if let Some((seed, text)) = &found.failure {
         output.line(format_args!("  violations      {}\n\n{text}", styled(BAD, "1")))?;
         return Err(Failure::failed(format!("something that must hold does not, in the world of seed {seed}"))
-            .tip("show it again with --replay and the line above"));
+            .tip(of.tip(*seed)));
     }
     if let Some(seed) = found.unsteady {
         return Err(Failure::failed(format!("seed {seed} was not the same world twice")));

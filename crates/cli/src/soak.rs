@@ -2,6 +2,7 @@
 
 mod chaos;
 mod hostile;
+mod listeners;
 mod meter;
 mod outages;
 mod rotation;
@@ -27,6 +28,7 @@ use crate::{
 };
 use chaos::Chaos;
 use hostile::Siege;
+use listeners::Replacement;
 use meter::{Growth, Meter};
 use rotation::Rotation;
 
@@ -58,7 +60,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
 
-    /// A known course of things instead of a random one: outages or certificates
+    /// A known course of things instead of a random one: outages, certificates or listeners
     ///
     /// outages: --duration says how long servers stay away; an update is withheld for 10 s at most. The last server dies in the middle of an update; two servers die during a switch back; endpoints roll while an
     /// update is withheld; a primary returns with nothing; a primary is frozen, or everything sent to it gets lost, in
@@ -67,6 +69,9 @@ pub(crate) struct Flags {
     /// certificates: a client and two servers that the control plane configures, with mTLS from files; every second all
     /// certificates are replaced, in place, by rename or by link, and RPCs go to the other server, which makes a new
     /// connection. No RPC may fail, and no new connection may have an old certificate.
+    ///
+    /// listeners: a client and a server that the control plane configures; five times a second the Listener is replaced, which
+    /// drains all connections. No RPC may fail, and neither memory, tasks nor open files may grow.
     #[arg(long, value_name = "NAME", conflicts_with = "seed", hide_possible_values = true)]
     script: Option<Script>,
 
@@ -80,6 +85,7 @@ pub(crate) struct Flags {
 enum Script {
     Outages,
     Certificates,
+    Listeners,
 }
 
 /// What the flags mean.
@@ -97,6 +103,7 @@ enum Plan {
     Hostile { seed: u64 },
     Outages,
     Certificates,
+    Listeners,
 }
 
 impl Flags {
@@ -105,6 +112,7 @@ impl Flags {
         let (usual, plan) = match script {
             Some(Script::Outages) => (1000.0, Plan::Outages),
             Some(Script::Certificates) => (500.0, Plan::Certificates),
+            Some(Script::Listeners) => (500.0, Plan::Listeners),
             None if hostile => (500.0, Plan::Hostile { seed }),
             None => (500.0, Plan::Random { seed }),
         };
@@ -156,6 +164,10 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
         Plan::Certificates => {
             let load = Load { duration, qps, seed: 0 };
             soak(Rotation::start().await?, files_before, load, signals, output).await
+        }
+        Plan::Listeners => {
+            let load = Load { duration, qps, seed: 0 };
+            soak(Replacement::start().await?, files_before, load, signals, output).await
         }
         Plan::Outages => tokio::select! {
             ended = outages::run(qps, duration, &mut output) => ended,

@@ -1,6 +1,6 @@
 //! A configuration in the words of the report: the same for people and for programs.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 use mainstay::{
     ResourceType,
@@ -251,7 +251,7 @@ impl Report {
 }
 
 impl ServerReport {
-    fn new(status: &ServerStatus) -> Self {
+    pub(super) fn new(status: &ServerStatus) -> Self {
         let state = match status.state {
             ServerState::Idle => "idle",
             ServerState::Connecting => "connecting",
@@ -268,21 +268,24 @@ impl ServerReport {
 impl Named {
     fn new(view: &ConfigView, resource_type: ResourceType, name: &str) -> Self {
         let status = view.resource(resource_type, name);
-        Self { name: name.to_owned(), facts: status.map(|status| Facts::new(view, status)).unwrap_or_default() }
+        Self {
+            name: name.to_owned(),
+            facts: status.map(|status| Facts::new(view.taken_at, status)).unwrap_or_default(),
+        }
     }
 }
 
 impl Watched {
     fn new(view: &ConfigView, status: &ResourceStatus) -> Self {
-        let resource = Named { name: status.resource.name.clone(), facts: Facts::new(view, status) };
+        let resource = Named { name: status.resource.name.clone(), facts: Facts::new(view.taken_at, status) };
         Self { kind: status.resource.resource_type.to_string(), resource }
     }
 }
 
 impl Facts {
-    fn new(view: &ConfigView, status: &ResourceStatus) -> Self {
+    pub(super) fn new(taken_at: Instant, status: &ResourceStatus) -> Self {
         let value = status.value.as_ref();
-        let age = value.map(|value| view.taken_at.duration_since(value.received_at).as_millis());
+        let age = value.map(|value| taken_at.duration_since(value.received_at).as_millis());
         Self {
             state: match status.state {
                 ResourceState::Requested => "requested",
@@ -391,10 +394,16 @@ fn priorities(view: &ConfigView, endpoints: &Endpoints) -> Vec<Vec<LocalityRepor
     let report = |from: &LocalityEndpoints| LocalityReport {
         name: from.locality.to_string(),
         weight: from.weight,
-        collection: from.collection.as_ref().map(|name| Named::new(view, ResourceType::EndpointCollection, name)),
+        collection: from.collection.as_ref().map(|name| Named::new(view, collection_type(name), name)),
         endpoints: from.endpoints.iter().map(EndpointReport::new).collect(),
     };
     endpoints.priorities.iter().map(|priority| priority.localities.iter().map(report).collect()).collect()
+}
+
+/// Whether the name of a collection is that of a glob: then its path ends in `/*`.
+fn collection_type(name: &str) -> ResourceType {
+    let path = name.split(['?', '#']).next().unwrap_or(name);
+    if path.ends_with("/*") { ResourceType::EndpointGlob } else { ResourceType::EndpointCollection }
 }
 
 impl EndpointReport {

@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anstyle::Style;
 
+use super::listener::{self, ChainReport, FilterReport, ListenerReport, RbacReport};
 use super::report::{
     ClusterReport, EndpointReport, EndpointsReport, Facts, LocalityReport, Named, Report, RouteReport, ServerReport,
     Status, TlsReport, Watched, Weighted,
@@ -20,11 +21,67 @@ pub(super) fn draw(report: &Report) -> String {
     let mixed = if report.mixed_sources { ", from more than one server" } else { "" };
     let node = styled(DIM, clean(&format!("for node {:?}", report.node)));
     let mut lines = vec![format!("{} {}{mixed}  {node}", styled(TITLE, clean(&report.target)), styled(style, status))];
-    let parts = [report.error.as_deref().map(problem), report.listener.as_ref().map(|named| listener(report, named))];
+    let parts =
+        [report.error.as_deref().map(problem), report.listener.as_ref().map(|named| client_listener(report, named))];
     let tree = report.servers.iter().map(server).chain(parts.into_iter().flatten());
     let tree = Branch { label: String::new(), children: tree.chain(report.watched.iter().map(watched)).collect() };
     tree.draw("", &mut lines);
     lines.join("\n")
+}
+
+/// Draws the Listener of a server; the last line has no line break.
+pub(super) fn draw_listener(report: &ListenerReport) -> String {
+    let ListenerReport { address, state, reason, node, servers, listener, filter_chains } = report;
+    let style = if reason.is_none() { GOOD } else { BAD };
+    let node = styled(DIM, clean(&format!("for node {node:?}")));
+    let state = styled(style, state.to_lowercase().replace('_', " "));
+    let mut lines = vec![format!("server at {} {state}  {node}", styled(TITLE, clean(address)))];
+    // What is wrong with the resource stands below it.
+    let reason = reason.as_deref().filter(|_| listener.facts.error.is_none()).map(problem);
+    let listener = resource("listener", listener).with(filter_chains.iter().map(chain));
+    let children = servers.iter().map(server).chain(reason).chain([listener]).collect();
+    Branch { label: String::new(), children }.draw("", &mut lines);
+    lines.join("\n")
+}
+
+fn chain(chain: &ChainReport) -> Branch {
+    let ChainReport { name, matches, tls, http_filters, routes } = chain;
+    let tls = tls.as_ref().map_or_else(|| "as the credentials of the server say".to_owned(), server_security);
+    let filter = |filter: &FilterReport| {
+        let rules = filter.rbac.as_ref().map(|RbacReport { action, policies }| {
+            let count = policies.len();
+            let names: Vec<_> = policies.iter().take(SHOWN_POLICIES).map(|name| format!("{name:?}")).collect();
+            let more = if count > SHOWN_POLICIES { ", …" } else { "" };
+            Branch::new(clean(&format!("{action}, {count} policies: {}{more}", names.join(", "))))
+        });
+        Branch::new(clean(&format!("filter {} {}", filter.name, filter.kind))).with(rules)
+    };
+    let route = |route: &listener::RouteReport| {
+        let unsupported = route.unsupported.map(|action| problem(&format!("RPCs fail: {action} is not for servers")));
+        Branch::new(clean(&route.matches)).with(unsupported)
+    };
+    let host = |host: &listener::HostReport| {
+        let label = format!("virtual host {} for {}", host.name, host.domains.join(", "));
+        Branch::new(clean(&label)).with(host.routes.iter().map(route))
+    };
+    let head = match &routes.resource {
+        Some(rds) => resource("routes", rds),
+        None => Branch::new("routes in the listener"),
+    };
+    Branch::new(clean(&format!("filter chain {name} for {matches}")))
+        .with([Branch::new(clean(&format!("secured {tls}")))])
+        .with(http_filters.iter().map(filter))
+        .with([head.with(routes.virtual_hosts.iter().map(host))])
+}
+
+fn server_security(tls: &listener::TlsReport) -> String {
+    let clients = match (&tls.roots, tls.client_certificate_required) {
+        (None, _) => "clients are not asked for certificates".to_owned(),
+        (Some(roots), true) => format!("clients need a certificate of {roots:?}"),
+        (Some(roots), false) => format!("clients may have a certificate of {roots:?}"),
+    };
+    let kind = if tls.client_certificate_required { "mTLS" } else { "TLS" };
+    format!("by {kind}: certificate {:?}, {clients}", tls.identity.as_deref().unwrap_or_default())
 }
 
 /// A line of the tree and what hangs on it.
@@ -60,7 +117,7 @@ fn server(server: &ServerReport) -> Branch {
     Branch::new(label).with(server.error.as_deref().map(problem))
 }
 
-fn listener(report: &Report, named: &Named) -> Branch {
+fn client_listener(report: &Report, named: &Named) -> Branch {
     let mut seen = BTreeSet::new();
     let Some(routes) = &report.routes else { return resource("listener", named) };
     let host = format!("virtual host {}", clean(&routes.virtual_host));
@@ -174,6 +231,9 @@ fn aside(facts: &Facts) -> String {
     };
     if text.is_empty() { text } else { format!("  {}", styled(DIM, clean(&text))) }
 }
+
+/// How many policies of a filter are named.
+const SHOWN_POLICIES: usize = 8;
 
 fn problem(text: &str) -> Branch {
     const MARK: Style = BAD;

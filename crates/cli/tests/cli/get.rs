@@ -183,6 +183,81 @@ async fn watch_prints_it_again_when_it_changes_and_only_then() {
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "", ""));
 }
 
+/// A server's Listener with its filter chains, TLS and RBAC, without a server.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_listener_of_a_server_is_shown_with_its_chains() {
+    use envoy_types::pb::envoy::config::listener::v3::FilterChainMatch;
+    use envoy_types::pb::envoy::config::rbac::v3::{Permission, Policy, Principal, Rbac, permission, principal};
+    use envoy_types::pb::envoy::extensions::filters::http::rbac::v3::Rbac as RbacFilter;
+
+    let policy = Policy {
+        permissions: vec![Permission { rule: Some(permission::Rule::Any(true)) }],
+        principals: vec![Principal { identifier: Some(principal::Identifier::Any(true)) }],
+        ..Default::default()
+    };
+    let policies = ["writers", "readers"].map(|name| (name.to_owned(), policy.clone())).into();
+    let rules = Rbac { action: 1, policies, ..Default::default() };
+    let filter = RbacFilter { rules: Some(rules), ..Default::default() };
+    let plain = resources::server_listener("server/10.0.0.1:50051", "10.0.0.1:50051", resources::rds("routes"));
+    let secured = resources::with_filter(plain.clone(), "authz", envoy_types::util::pack_any(filter));
+    let mut listener = resources::with_server_tls(secured, "files", true);
+    let mut local = plain.default_filter_chain.unwrap();
+    local.name = "local".to_owned();
+    local.filter_chain_match =
+        Some(FilterChainMatch { source_type: 1, source_ports: vec![80, 81], ..Default::default() });
+    listener.filter_chains = vec![local];
+    let server = serve(Snapshot::builder().listener(listener).route(resources::server_route("routes"))).await;
+    let mut bootstrap: Value = serde_json::from_str(&bootstrap(&server)).unwrap();
+    bootstrap["server_listener_resource_name_template"] = "server/%s".into();
+    let files =
+        json!({ "certificate_file": "cert.pem", "private_key_file": "key.pem", "ca_certificate_file": "ca.pem" });
+    bootstrap["certificate_providers"] = json!({ "files": { "plugin_name": "file_watcher", "config": files } });
+    let bootstrap = bootstrap.to_string();
+    let get = |args: &[&str]| mainstay_with_bootstrap(&bootstrap, &[&["get", "--server"], args].concat());
+
+    let output = get(&["10.0.0.1:50051"]);
+    assert_eq!((text(&output.stderr), output.status.code()), ("", Some(0)));
+    assert_eq!(
+        stable(&output.stdout, &server),
+        "\
+server at 10.0.0.1:50051 serving  for node \"n1\"
+├─ server SERVER ready
+└─ listener server/10.0.0.1:50051  version 1, AGE old, from SERVER
+   ├─ filter chain local for from this machine, from port 80 or 81
+   │  ├─ secured as the credentials of the server say
+   │  ├─ filter router Router
+   │  └─ routes routes  version 1, AGE old, from SERVER
+   │     └─ virtual host all for *
+   │        └─ any path
+   └─ filter chain default_filter_chain for all others
+      ├─ secured by mTLS: certificate \"files\", clients need a certificate of \"files\"
+      ├─ filter authz RBAC
+      │  └─ DENY, 2 policies: \"readers\", \"writers\"
+      ├─ filter router Router
+      └─ routes routes  version 1, AGE old, from SERVER
+         └─ virtual host all for *
+            └─ any path
+"
+    );
+    let output = get(&["10.0.0.1:50051", "--json"]);
+    let value: Value = serde_json::from_str(text(&output.stdout)).unwrap();
+    assert_eq!(value["state"], "SERVING");
+    let tls = json!({ "identity": "files", "roots": "files", "client_certificate_required": true });
+    assert_eq!(value["filter_chains"][1]["tls"], tls);
+    let rbac = json!({ "action": "DENY", "policies": ["readers", "writers"] });
+    assert_eq!(value["filter_chains"][1]["http_filters"][0]["rbac"], rbac);
+
+    // For another address there is nothing.
+    let output = get(&["10.0.0.1:50052", "--timeout", "1s"]);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.starts_with("error: 10.0.0.1:50052: not served within 1s: Listener \"server/10.0.0.1:50052\""),
+        "{stderr}"
+    );
+    assert!(text(&output.stdout).starts_with("server at 10.0.0.1:50052 not serving"), "{}", text(&output.stdout));
+}
+
 #[test]
 fn a_missing_bootstrap_and_a_wrong_target_say_what_to_do() {
     let output = mainstay(&["get", "xds:///greeter"]);
@@ -196,7 +271,7 @@ fn a_missing_bootstrap_and_a_wrong_target_say_what_to_do() {
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(
         text(&output.stderr),
-        "error: invalid value 'http://a:1' for '<TARGET>': expected an xDS name such as xds:///greeter\n\n\
+        "error: invalid value 'http://a:1' for '[TARGET]': expected an xDS name such as xds:///greeter\n\n\
          For more information, try '--help'.\n"
     );
 }

@@ -39,6 +39,21 @@ fn a_few_seeds_are_reported_with_everything_that_was_seen() {
 }
 
 #[test]
+fn a_seed_can_be_more_than_a_channel() {
+    for kind in ["channels", "clients", "histories", "lives", "servers"] {
+        let output = mainstay(&["sim", "--of", kind, "--seeds", "5", "--first", "60"]);
+        let stdout = text(&output.stdout);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{kind}: {stdout}");
+        let of = |name: &str| stdout.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim);
+        assert_eq!(of("violations"), Some("0"), "{kind}: {stdout}");
+        let events = of("events").and_then(|events| events.split(' ').next()?.parse::<u64>().ok());
+        assert!(events.is_some_and(|events| events > 50), "{kind}: {stdout}");
+    }
+    let help = mainstay(&["sim", "--help"]);
+    assert!(text(&help.stdout).contains("servers:"), "{}", text(&help.stdout));
+}
+
+#[test]
 fn a_replay_shows_one_world_and_always_the_same() {
     let show = || mainstay(&["sim", "--replay", "swarm-7: 0*30 9 0*10"]);
     let (first, second) = (show(), show());
