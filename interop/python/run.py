@@ -15,6 +15,7 @@ import comparison
 import differences
 import differential
 import istio
+import istio_servers
 import official
 import proxy
 import security
@@ -60,6 +61,7 @@ def main() -> int:
             plays[security.NAME] = pool.submit(play, base, "security", programs, security.Script)
         if flags.only == "istio":  # By itself only: building it takes long.
             plays[ISTIO] = pool.submit(play, base, "istio", programs, istio.Script)
+            plays[istio_servers.NAME] = pool.submit(play, base, "istio-servers", programs, istio_servers.Script)
         tables |= {title: played.result() for title, played in plays.items()}
 
     red = [reason for title, table in tables.items() for reason in reds(title, table)]

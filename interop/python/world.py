@@ -373,14 +373,14 @@ class Client:
 
         eventually(settled, within, every=0.1)
 
-    def fails(self, since: float, within: float = 60) -> None:
-        """The last five RPCs failed with UNAVAILABLE: they do not hang."""
+    def fails(self, since: float, within: float = 60, code: str = "UNAVAILABLE") -> None:
+        """The last five RPCs failed with this code: they do not hang."""
 
         def failing() -> None:
             last = self.outcomes(since)[-5:]
             expect(len(last) == 5, f"only {len(last)} RPCs ended")
             codes = {outcome.split(":")[0].replace("_", "").upper() for outcome in last}
-            expect(codes == {"! UNAVAILABLE"}, f"UNAVAILABLE expected, seen {sorted(set(last))}")
+            expect(codes == {f"! {code}"}, f"{code} expected, seen {sorted(set(last))}")
 
         eventually(failing, within, every=0.1)
 
