@@ -230,7 +230,7 @@ impl World {
         let provenance = Provenance { server: server.clone(), version: "1".into(), at: now };
         let error = |this: &mut Self| {
             let kind = this.draw.trouble();
-            let server = Some(server.server_uri.as_str().into());
+            let server = Some(server.clone());
             Arc::new(ResourceError { resource: key.clone(), server, node_id: NODE.into(), kind, at: now })
         };
         let update = match self.draw.below(12) {

@@ -192,8 +192,8 @@ pub struct Provenance {
 pub struct ResourceError {
     /// Which resource; the name as watched if it is not a valid one.
     pub resource: ResourceKey,
-    /// URI of the server concerned.
-    pub server: Option<Arc<str>>,
+    /// The server concerned.
+    pub server: Option<Arc<ServerConfig>>,
     /// Our node id.
     pub node_id: Arc<str>,
     /// What happened.

@@ -151,7 +151,7 @@ impl ResourceError {
     pub(super) fn of(core: &client::ResourceError, clock: Clock) -> Self {
         Self {
             resource: ResourceName::of(&core.resource),
-            server: core.server.as_ref().map(ToString::to_string),
+            server: core.server_uri().map(str::to_owned),
             kind: ResourceErrorKind::of(&core.kind),
             at: clock.at(core.at),
             text: core.to_string().into(),

@@ -199,6 +199,15 @@ impl<'a> Clusters<'a> {
         }
     }
 
+    /// Who takes away what RPCs use has its say in the configuration, as if it had sent something (D-35).
+    fn denial(&self, resource_type: ResourceType, name: &str, of: &str) -> Option<Source> {
+        let (key, authority) = self.reference.key(resource_type, name);
+        match &self.reference.told.get(&key)?.state {
+            State::Failed(error) if self.used(of).is_some_and(is_usable) => Some((authority, error.server.clone()?)),
+            State::Failed(_) | State::Awaited(_) | State::Value(..) => None,
+        }
+    }
+
     fn is_outgoing(&self, name: &str) -> bool {
         self.used(name).is_some_and(is_usable)
             && self.in_force.contains(name)
@@ -214,7 +223,10 @@ impl<'a> Clusters<'a> {
         let cluster = match told.map(|told| &told.state) {
             None | Some(State::Awaited(None)) => return Made::Nothing,
             Some(State::Awaited(Some(error))) => return Made::Makeshift(unusable(error), error.to_string()),
-            Some(State::Failed(error)) => return Made::Whole(unusable(error)),
+            Some(State::Failed(error)) => {
+                sources.extend(self.denial(ResourceType::Cluster, name, name));
+                return Made::Whole(unusable(error));
+            }
             Some(State::Value(Resource::Cluster(cluster), _)) => cluster,
             Some(State::Value(..)) => return Made::Nothing,
         };
@@ -239,6 +251,7 @@ impl<'a> Clusters<'a> {
                 (None, true)
             }
             State::Failed(error) => {
+                sources.extend(self.denial(ResourceType::Endpoints, service, name));
                 notes.push(error.to_string());
                 (None, false)
             }

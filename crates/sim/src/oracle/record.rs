@@ -419,7 +419,7 @@ impl Oracle {
             // told yet that nobody watched it for a moment: its silence since it was asked still counts.
             let moved = self.rules.authority_of(key).is_some_and(|authority| self.moved.contains(authority));
             if (moved || is_new) && entry.held.is_none() && entry.word == Word::Nothing && status.error.is_some() {
-                let by = status.error.as_ref().and_then(|error| error.server.as_deref());
+                let by = status.error.as_ref().and_then(|error| error.server_uri());
                 let plane = self.rules.servers.iter().position(|server| Some(server.server_uri.as_str()) == by);
                 let stream = self.streams.values_mut().find(|stream| Some(stream.plane) == plane);
                 if let (Some(plane), Some(stream)) = (plane, stream)
@@ -445,7 +445,7 @@ impl Oracle {
             Invariant::Cache.holds(status.state == expected, || {
                 format!("{key} is shown as {:?}: expected {expected:?}, from {:?}", status.state, entry.word)
             })?;
-            let by = status.error.as_ref().map(|error| error.server.as_deref().unwrap_or_default());
+            let by = status.error.as_ref().map(|error| error.server_uri().unwrap_or_default());
             let said_by = entry.word.said_by().map(|plane| server(plane).server_uri.as_str());
             Invariant::Ambient
                 .holds(by == said_by, || format!("{key} shows an error of {by:?}: expected one of {said_by:?}"))?;

@@ -30,7 +30,7 @@ struct Watcher {
     value: Option<(Resource, Arc<ServerConfig>)>,
     error: Option<Wrong>,
     /// Who is to blame, and since when.
-    blamed: Option<Arc<str>>,
+    blamed: Option<Arc<ServerConfig>>,
     since: Option<Time>,
 }
 

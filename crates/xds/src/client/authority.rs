@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::ServerId;
 use crate::Time;
+use crate::bootstrap::ServerConfig;
 use crate::name::AuthorityKey;
 
 /// Index of an authority in its client.
@@ -29,7 +30,7 @@ pub(super) struct Authority {
 /// A server cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Unreachable {
-    pub server: Arc<str>,
+    pub server: Arc<ServerConfig>,
     pub cause: Arc<str>,
     /// Since when.
     pub since: Time,

@@ -287,7 +287,7 @@ impl XdsClient {
             if transient { ErrorKind::TimedOut { after: wait } } else { ErrorKind::DoesNotExist { after: wait } };
         let error = ResourceError {
             resource: key.clone(),
-            server: Some(from.uri.clone()),
+            server: Some(from.config.clone()),
             node_id: self.node_id.clone(),
             kind,
             at: now,

@@ -6,11 +6,18 @@ use std::time::Duration;
 use super::{CloseCause, ErrorKind, ResourceError};
 use crate::Code;
 
+impl ResourceError {
+    /// URI of the server concerned.
+    pub fn server_uri(&self) -> Option<&str> {
+        self.server.as_ref().map(|server| &*server.server_uri)
+    }
+}
+
 impl fmt::Display for ResourceError {
     /// Names the resource, the server, our node and the cause (C-30).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let resource = &self.resource;
-        let server = self.server.as_deref().unwrap_or("any server");
+        let server = self.server_uri().unwrap_or("any server");
         let node = format_args!("(node {:?})", self.node_id);
         match &self.kind {
             ErrorKind::InvalidName(why) => write!(f, "{resource} is not a usable name {node}: {why}"),

@@ -82,7 +82,7 @@ impl XdsClient {
         }
         let unreachable = active.map(|server| &self.servers[server.0]).and_then(|server| {
             let Outage { cause, since } = server.outage.clone()?;
-            Some(Unreachable { server: server.uri.clone(), cause, since })
+            Some(Unreachable { server: server.config.clone(), cause, since })
         });
         self.set_unreachable(id, unreachable);
     }

@@ -245,7 +245,7 @@ impl XdsClient {
         let from = &mut self.servers[server.0];
         let error = ResourceError {
             resource: key.clone(),
-            server: Some(from.uri.clone()),
+            server: Some(from.config.clone()),
             node_id: self.node_id.clone(),
             kind,
             at,

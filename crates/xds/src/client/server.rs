@@ -20,8 +20,6 @@ use crate::resource::ResourceType;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Server {
     pub config: Arc<ServerConfig>,
-    /// `config.server_uri`, to be shared by errors.
-    pub uri: Arc<str>,
     pub link: Link,
     pub pacing: Pacing,
     /// Set by an attempt without an answer, cleared by an answer, or by a sign of life after the requests of a new
@@ -114,7 +112,6 @@ pub(super) enum Pause {
 impl Server {
     pub(super) fn new(config: Arc<ServerConfig>) -> Self {
         Self {
-            uri: config.server_uri.as_str().into(),
             dialect: Dialect::new(config.features.delta),
             identity: Identity::default(),
             config,

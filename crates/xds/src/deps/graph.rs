@@ -282,14 +282,16 @@ impl Graph {
     }
 
     /// Other results of these clusters are in force now, or of all of them. What trouble means to a cluster depends on
-    /// that: those that wait or have trouble are looked at again. Says whether there are any.
+    /// that, and whether somebody takes it away who counts: those that wait, have trouble or cannot be used are looked
+    /// at again. Says whether there are any.
     pub(super) fn reconsider(&mut self, names: Option<&[Arc<str>]>) -> bool {
         let mut found = Vec::new();
         match names {
             Some(names) => found.extend(names.iter().filter_map(|name| self.nodes.get_key_value(name))),
             None => found.extend(&self.nodes),
         }
-        found.retain(|(_, node)| node.troubled || !node.settled);
+        let is_usable = |node: &Node| node.built.as_ref().is_some_and(results::is_usable);
+        found.retain(|(_, node)| node.troubled || !node.settled || !is_usable(node));
         for (name, node) in &found {
             // What it holds on to may need other collections.
             let marks = if node.held.is_some() { &mut self.unread } else { &mut self.unbuilt };

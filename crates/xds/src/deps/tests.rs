@@ -333,7 +333,7 @@ impl Testbed {
     fn error(&self, resource_type: ResourceType, name: &str) -> Arc<ResourceError> {
         Arc::new(ResourceError {
             resource: ResourceKey { resource_type, name: name.into() },
-            server: Some("A:443".into()),
+            server: Some(self.server.clone()),
             node_id: "node-1".into(),
             kind: ErrorKind::Unreachable("cable cut".to_owned()),
             at: self.now,

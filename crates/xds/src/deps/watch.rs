@@ -125,6 +125,14 @@ impl<T: Kind> Watched<T> {
         }
     }
 
+    /// Authority and server behind the answer that there is no value.
+    pub(super) fn denial(&self) -> Option<(AuthorityKey, Arc<ServerConfig>)> {
+        match &self.state {
+            State::Failed(error) => error.server.clone().map(|server| (self.authority.clone(), server)),
+            State::Waiting(_) | State::Valid(..) => None,
+        }
+    }
+
     /// Authority and server behind the value.
     pub(crate) fn source(&self) -> Option<(AuthorityKey, Arc<ServerConfig>)> {
         self.server().map(|server| (self.authority.clone(), server.clone()))

@@ -99,7 +99,7 @@ impl XdsClient {
     pub(in crate::client) fn refuse_globs(&mut self, server: ServerId) {
         let Self { servers, cache, authorities, timers, node_id, .. } = self;
         let from = &mut servers[server.0];
-        let uri = &from.uri;
+        let config = &from.config;
         let (Link::Unanswered(Unanswered { stream, since, .. }) | Link::Answered(Answered { stream, since })) =
             &mut from.link
         else {
@@ -119,7 +119,7 @@ impl XdsClient {
         let word = |name: &Arc<str>| {
             let error = ResourceError {
                 resource: ResourceKey { resource_type: KIND, name: name.clone() },
-                server: Some(uri.clone()),
+                server: Some(config.clone()),
                 node_id: node_id.clone(),
                 kind: ErrorKind::NeedsDelta,
                 at: *since,

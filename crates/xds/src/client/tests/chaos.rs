@@ -370,7 +370,11 @@ impl Chaos {
             for server in &client.servers {
                 let adopted = server.link.stream().and_then(|stream| stream.word(&key)) == Some(&Word::Adopted);
                 let holder = entry.cached.held().map(|held| client.servers[held.server.0].config.clone());
-                assert!(!adopted || holder.as_ref() == Some(&server.config), "{key} of {} is not there", server.uri);
+                assert!(
+                    !adopted || holder.as_ref() == Some(&server.config),
+                    "{key} of {} is not there",
+                    server.config.server_uri
+                );
             }
             let authority = &client.authorities[entry.authority.0];
             let active = authority.active().expect("watched, so somebody is in charge");

@@ -666,7 +666,7 @@ fn update_text(update: &Update) -> String {
 
 /// An error in few words; its real text is tested on its own.
 fn error_text(error: &client::ResourceError) -> String {
-    let server = error.server.as_deref().unwrap_or("-");
+    let server = error.server_uri().unwrap_or("-");
     match &error.kind {
         ErrorKind::InvalidName(_) => "invalid name".to_owned(),
         ErrorKind::UnknownAuthority(name) => format!("unknown authority {name}"),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::talk::{Middle, Setup, response};
 use crate::Time;
+use crate::bootstrap::ServerConfig;
 use crate::client::{
     Action, CloseCause, ErrorKind, Event, Intern, Output, Parsed, Report, ResourceCount, ResourceError, ResourceState,
     ResourceStatus, ServerState, ServerStatus, StreamId, Update, XdsClient,
@@ -211,7 +212,7 @@ fn observers_hear_the_whole_story() {
 fn error_texts_name_resource_server_node_and_cause_c30() {
     let text = |server: Option<&str>, kind: ErrorKind| {
         let resource = ResourceKey { resource_type: ResourceType::Listener, name: "shop".into() };
-        let server = server.map(Arc::from);
+        let server = server.map(|uri| Arc::new(ServerConfig::insecure(uri)));
         ResourceError { resource, server, node_id: "n1".into(), kind, at: Time::ZERO }.to_string()
     };
     let server = Some("10.0.0.1:18000");

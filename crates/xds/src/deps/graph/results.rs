@@ -34,7 +34,12 @@ impl Graph {
                 self.count_sources(name, sources.clone(), sources);
                 return self.publish_list(cx, name);
             }
-            (Shape::Failed(error), _) => Made::Whole(unusable(name, error)),
+            (Shape::Failed(error), _) => {
+                // Who takes away what is in use has its say in the configuration, as if it had sent something (D-35).
+                let denial = watched.filter(|_| self.is_in_use(cx, name)).and_then(Watched::denial);
+                sources.extend(denial);
+                Made::Whole(unusable(name, error))
+            }
             (Shape::Unknown(Some(trouble)), _) => Made::Makeshift(unusable(name, trouble), trouble.to_string()),
             (Shape::Eds { endpoints, collections }, Some(watched)) => {
                 self.make_eds(cx, name, watched, endpoints, collections, &mut sources)
@@ -74,13 +79,17 @@ impl Graph {
         }
     }
 
+    /// Whether RPCs use a cluster.
+    fn is_in_use(&self, cx: &Context<'_>, name: &str) -> bool {
+        cx.in_force.and_then(|in_force| in_force.get(name)).is_some_and(is_usable)
+    }
+
     /// Whether a cluster is in use and only what is in force needs it: something newer is about to replace it. Whoever
     /// takes it away meanwhile wants the newer one used, and not RPCs to fail before that is there (D-35). RPCs subscribe
     /// to what they use: that counts only if the routes in force do not lead to it, as then nothing takes its place.
     fn is_outgoing(&self, cx: &Context<'_>, name: &str) -> bool {
         let Some(node) = self.nodes.get(name) else { return false };
-        let is_in_use = cx.in_force.and_then(|in_force| in_force.get(name)).is_some_and(is_usable);
-        is_in_use
+        self.is_in_use(cx, name)
             && node.is_reached(RootSet::InForce)
             && !node.is_reached(RootSet::Newest)
             && (!node.is_reached(RootSet::Subscriptions) || !self.lent.contains(name))
@@ -120,6 +129,7 @@ impl Graph {
                 (None, true)
             }
             State::Failed(error) => {
+                sources.extend(watched.denial().filter(|_| self.is_in_use(cx, name)));
                 notes.push(error.to_string());
                 (None, false)
             }

@@ -213,6 +213,52 @@ fn what_cannot_be_had_is_nobodys() {
 }
 
 #[test]
+fn what_a_new_server_lacks_is_not_taken_away_before_it_has_said_what_it_has() {
+    // D-35, C-50: clusters are answered before routes, and the new server's routes do without the old ones.
+    let mut bed = serving_from_a();
+    bed.switch("B");
+    bed.fail_with(CDS, "a", ErrorKind::Deleted);
+    assert_eq!(bed.take(), "");
+    bed.routes("r", &["b"]);
+    assert_eq!(bed.take(), "+CDS b");
+    bed.confirmed(LDS, "l");
+    bed.eds("b");
+    bed.endpoints("b", &[2]);
+    assert_eq!(bed.take(), "+EDS b {b=2} -CDS a -EDS a");
+}
+
+#[test]
+fn what_a_new_server_lacks_is_taken_away_once_all_else_is_its_own() {
+    for (resource_type, others) in [(CDS, &[LDS, RDS][..]), (EDS, &[LDS, RDS, CDS])] {
+        let mut bed = serving_from_a();
+        bed.switch("B");
+        bed.fail_with(resource_type, "a", ErrorKind::Deleted);
+        assert_eq!(bed.take(), "", "{resource_type:?}");
+        for &other in others {
+            let name = match other {
+                LDS => "l",
+                RDS => "r",
+                _ => "a",
+            };
+            assert_eq!(bed.take(), "", "{resource_type:?} before {other:?}");
+            bed.confirmed(other, name);
+        }
+        assert!(bed.take().starts_with("{a"), "{resource_type:?}");
+    }
+}
+
+#[test]
+fn what_a_new_server_lacks_is_taken_away_when_the_bound_has_passed() {
+    let mut bed = serving_from_a();
+    bed.switch("B");
+    bed.fail_with(CDS, "a", ErrorKind::Deleted);
+    bed.pass(Duration::from_secs(14));
+    assert_eq!(bed.take(), "");
+    bed.pass(Duration::from_secs(1));
+    assert!(bed.take().contains("{a!}"));
+}
+
+#[test]
 fn an_error_of_the_listener_is_not_held_back() {
     // L-11.
     let mut bed = serving_from_a();
