@@ -180,8 +180,9 @@ impl<S: Subchannel> Snapshot<S> {
         self.decide_again(rpc, &mut Chosen::default(), choose)
     }
 
-    /// Decides about an RPC that may have waited for this snapshot: what was chosen before stands
-    /// if the cluster is still there, and what is chosen now is kept in `chosen` unless the RPC is sent for good.
+    /// Decides about an RPC that may have waited for this snapshot: what was chosen before stands if the cluster is still
+    /// there, and what is chosen now is kept in `chosen` unless the RPC is sent for good. A cluster that fails, and that
+    /// the routes have given up, does not stand: nothing was sent, and the routes know of another one (D-37).
     pub fn decide_again<'a>(&'a self, rpc: Rpc<'_>, chosen: &mut Chosen, choose: &mut dyn Choose) -> Decision<'a, S> {
         let works = match &self.content {
             Content::Works(works) => works,
@@ -196,7 +197,11 @@ impl<S: Subchannel> Snapshot<S> {
         {
             let args = PickArgs::new(choose, rpc.headers, &mut chosen.hash, &mut chosen.of_pick);
             let mut args = args.of_session(route.session.as_ref(), &mut session_pick);
-            return decide(cluster, picker, route.limit, route.auto_host_rewrite, &mut args);
+            let decision = decide(cluster, picker, route.limit, route.auto_host_rewrite, &mut args);
+            let is_given_up = works.routes.index_of(&route.cluster).is_none();
+            if !(is_given_up && matches!(decision, Decision::Fail(_))) {
+                return decision;
+            }
         }
         let (forward, index, found) = match works.route(rpc, &mut chosen.of_route.once(choose)) {
             Ok(found) => found,

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use mainstay_xds::Code;
+use mainstay_xds::deps::{ClusterError, ClusterErrorKind};
 use mainstay_xds::resource::endpoint::{DropCategory, EndpointNames};
 use mainstay_xds::resource::filter::{DelayTime, Fault, FaultDelay, FaultShare, FilterConfig, HttpFilter};
 use mainstay_xds::resource::lb_policy::{LbPolicy, RingHashConfig};
 use mainstay_xds::resource::route::{ClusterTarget, RetryPolicy, Route, RouteAction, WeightedCluster};
 
-use crate::testbed::{Testbed, config, edit_endpoints, edit_locality, eds, route, route_to, routed, with_policy};
+use crate::testbed::{
+    Testbed, broken, config, edit_endpoints, edit_locality, eds, route, route_to, routed, with_policy,
+};
 use crate::{Chosen, Decision, Rpc};
 
 #[test]
@@ -103,6 +106,27 @@ fn the_cluster_chosen_by_weight_stands_while_the_rpc_waits() {
     assert_eq!(decide_again(&mut bed, &mut chosen), "wait", "L-38");
     bed.ready(2);
     assert_eq!(decide_again(&mut bed, &mut chosen), "send 2", "L-38");
+}
+
+#[test]
+fn an_rpc_whose_cluster_is_deleted_after_the_routes_left_it_goes_by_the_routes() {
+    // D-37. Other RPCs keep the old cluster in the configuration.
+    let deleted = || ClusterError { cluster: "a".into(), kind: ClusterErrorKind::NoLeaves(Vec::new()) };
+    let mut bed = Testbed::new();
+    bed.update(config([eds("a", "x=1")]));
+    let mut chosen = Chosen::default();
+    assert_eq!(decide_again(&mut bed, &mut chosen), "wait");
+    bed.update(broken(routed([route("", "b")], [eds("b", "x=2")]), deleted()));
+    bed.ready(2);
+    assert_eq!(decide_again(&mut bed, &mut chosen), "send 2");
+
+    // What the routes still name fails as it did.
+    let mut bed = Testbed::new();
+    bed.update(config([eds("a", "x=1")]));
+    let mut chosen = Chosen::default();
+    assert_eq!(decide_again(&mut bed, &mut chosen), "wait");
+    bed.update(broken(routed([route("", "a")], []), deleted()));
+    assert!(decide_again(&mut bed, &mut chosen) == "fail");
 }
 
 #[test]

@@ -233,7 +233,11 @@ impl Naive {
             let (endpoint, keep, wake) = (None, None, None);
             let mut pick = Pick { chance, books, is_up, rpc, hashing: None, session, endpoint, keep, wake, drops };
             let picked = node.picker.pick(&mut pick);
-            return pick.verdict(&chosen, picked, &mut self.loads);
+            // Nothing was sent: who fails with a cluster that the routes left goes by the routes (D-37).
+            let is_left = !routes.host.clusters().any(|name| name == &*chosen.cluster);
+            if !(is_left && matches!(picked, Picked::Fail(_))) {
+                return pick.verdict(&chosen, picked, &mut self.loads);
+            }
         }
         let path = rpc.path.clone();
         let found = match routes.find(&path, &rpc.headers.clone(), &mut rpc.route_draws, chance) {
