@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::ads::{AdsStreams, StreamInput};
 use crate::channelz_node::ChannelzNode;
+use crate::last_good::Store;
 
 /// How the XdsClient of a channel or of a server is doing.
 pub(crate) struct XdsStatus {
@@ -21,6 +22,8 @@ pub(crate) struct XdsStatus {
     pub(crate) servers: Vec<ServerStatus>,
     /// The channelz nodes of the servers in use.
     pub(crate) server_nodes: HashMap<Arc<ServerConfig>, Arc<ChannelzNode>>,
+    /// Its last-good files.
+    pub(crate) last_good: Option<Arc<Store>>,
     /// When time began for the client, and how long it has lasted.
     pub(crate) start: std::time::Instant,
     pub(crate) now: Time,
@@ -41,6 +44,7 @@ impl XdsStatus {
             resources: client.dump(),
             servers,
             server_nodes: streams.channelz(),
+            last_good: streams.last_good().cloned(),
             start: start.into_std(),
             now: Time::from_start(start.elapsed()),
         }
