@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
 use mainstay_xds::Time;
@@ -30,6 +31,12 @@ pub(crate) struct XdsStatus {
 }
 
 impl XdsStatus {
+    /// When a value that is served from a last-good file came from its server.
+    pub(crate) fn received_at(&self, resource: &ResourceStatus) -> Option<SystemTime> {
+        let value = resource.value.as_ref().filter(|value| value.provenance.server.is_last_good());
+        self.last_good.as_ref().filter(|_| value.is_some())?.received_at(&resource.resource)
+    }
+
     pub(crate) fn of<I: StreamInput>(
         scope: Arc<str>,
         client: &XdsClient,

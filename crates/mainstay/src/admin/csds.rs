@@ -160,8 +160,7 @@ fn client_status(state: ResourceState) -> ClientResourceStatus {
 
 /// When a value came from its server: of one from a last-good file that is long ago.
 fn last_updated(resource: &ResourceStatus, value: &RawValue, status: &XdsStatus) -> Timestamp {
-    let store = status.last_good.as_ref().filter(|_| value.provenance.server.is_last_good());
-    match store.and_then(|store| store.received_at(&resource.resource)) {
+    match status.received_at(resource) {
         Some(at) => on_wall_clock(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)),
         None => timestamp(value.provenance.at, status),
     }

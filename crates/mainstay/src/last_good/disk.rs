@@ -238,6 +238,32 @@ mod tests {
     }
 
     #[test]
+    fn of_two_writers_the_last_one_wins_and_readers_see_whole_files() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join("new");
+        replace(&SystemDisk, &directory, "a.lastgood", &[0; 4096]).unwrap();
+        std::thread::scope(|scope| {
+            for writer in [1, 2] {
+                let directory = &directory;
+                scope.spawn(move || {
+                    for _ in 0..50 {
+                        replace(&SystemDisk, directory, "a.lastgood", &[writer; 4096]).unwrap();
+                    }
+                });
+            }
+            let current = directory.join("a.lastgood");
+            for _ in 0..200 {
+                let found = [current.clone(), previous(&current)].iter().find_map(|path| read(path).ok());
+                // Between two renames of each writer there may be none for a moment.
+                let Some(found) = found else { continue };
+                assert_eq!(found.len(), 4096);
+                assert!(found.iter().all(|byte| *byte == found[0]), "a mixture");
+            }
+        });
+        assert_eq!(names(&directory), ["a.lastgood", "a.lastgood-before"]);
+    }
+
+    #[test]
     #[cfg(unix)]
     fn what_others_own_or_may_write_is_refused_with_a_word_fb7() {
         use std::os::unix::fs::PermissionsExt;
