@@ -84,7 +84,7 @@ async fn a_server_that_restarts_while_all_is_down_serves_from_disk() {
         let service = mainstay_testservice::service("one", "one").unwrap();
         builder.add_service(service).listen(address.parse().unwrap()).start().unwrap()
     };
-    let mut running = start("127.0.0.1:0");
+    let running = start("127.0.0.1:0");
     let address = running.local_addresses()[0];
     let name = format!("listener/{address}");
     control.control_plane().update(|snapshot| {
