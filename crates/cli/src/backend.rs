@@ -1,6 +1,6 @@
 //! `mainstay backend`: a test server that says who it is.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use mainstay::{ServeError, Server, ServerCredentials, ServingState};
@@ -54,6 +54,10 @@ pub(crate) struct Flags {
     )]
     credentials: Kind,
 
+    /// With --xds: keep what the control plane says in files of this directory, and start from them while it is down
+    #[arg(long, value_name = "DIR", requires = "xds")]
+    last_good: Option<PathBuf>,
+
     /// With --xds: print each change of the serving state as a line of JSON, and nothing else
     #[arg(long, requires = "xds")]
     json: bool,
@@ -78,6 +82,7 @@ pub(crate) struct Settings {
 #[derive(Debug)]
 struct Xds {
     credentials: ServerCredentials,
+    last_good: Option<PathBuf>,
     json: bool,
 }
 
@@ -92,7 +97,7 @@ impl Flags {
             Kind::Insecure => ServerCredentials::insecure(),
             Kind::Xds => ServerCredentials::xds(ServerCredentials::insecure()),
         };
-        let xds = self.xds.then_some(Xds { credentials, json: self.json });
+        let xds = self.xds.then_some(Xds { credentials, last_good: self.last_good, json: self.json });
         Ok(Settings { listen: listen::resolve("--listen", &self.listen)?, id: self.id, hostname, xds })
     }
 }
@@ -128,7 +133,7 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
 
 /// Serves as the control plane says, until a signal.
 async fn run_xds(
-    Xds { credentials, json }: Xds,
+    Xds { credentials, last_good, json }: Xds,
     listen: SocketAddr,
     id: &str,
     hostname: &str,
@@ -138,7 +143,11 @@ async fn run_xds(
     let service = mainstay_testservice::service(id, hostname)
         .ok_or_else(|| Failure::usage(format!("{hostname:?} cannot be a host name: it goes into a header")))?;
     let (changes, mut changed) = mpsc::unbounded_channel();
-    let running = Server::builder()
+    let mut builder = Server::builder();
+    if let Some(directory) = last_good {
+        builder = builder.last_good(directory);
+    }
+    let running = builder
         .credentials(credentials)
         .on_serving_state(move |address, state| {
             // Nobody listens any more when the command is about to end.

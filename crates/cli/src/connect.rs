@@ -1,6 +1,6 @@
 //! From the name of a target to something that can be called.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 use mainstay::{BuildError, Channel, ChannelBuilder, Credentials, bootstrap::Bootstrap};
 use mainstay_testservice::proto::test_service_client::TestServiceClient;
@@ -51,6 +51,8 @@ pub(crate) struct Options {
     pub(crate) credentials: Credentials,
     /// The bootstrap to use in place of the one that the environment names.
     pub(crate) bootstrap: Option<Bootstrap>,
+    /// Where last-good files are kept, in place of what the bootstrap says.
+    pub(crate) last_good: Option<PathBuf>,
 }
 
 /// A channel to `target`. Nothing is sent before the first call.
@@ -64,6 +66,10 @@ pub(crate) fn connect(target: &Target, options: &Options) -> Result<Box<dyn Call
             "--credentials cannot be had for {text}: tonic's own channel is in plaintext here"
         ))
         .tip("drop the flag, or call an xds: target")),
+        Target::Plain(_, text) if options.last_good.is_some() => Err(Failure::usage(format!(
+            "--last-good cannot be had for {text}: tonic's own channel has no control plane"
+        ))
+        .tip("drop the flag, or call an xds: target")),
         Target::Plain(endpoint, _) => Ok(Box::new(TestServiceClient::new(endpoint.connect_lazy()))),
         Target::Xds(text) => Ok(Box::new(TestServiceClient::new(xds_channel(text, options)?))),
     }
@@ -75,6 +81,9 @@ pub(crate) fn xds_channel(target: &str, options: &Options) -> Result<Channel, Fa
         Channel::builder(target).wait_for_ready(options.wait_for_ready).credentials(options.credentials.clone());
     if let Some(bootstrap) = &options.bootstrap {
         builder = builder.bootstrap(bootstrap.clone());
+    }
+    if let Some(directory) = &options.last_good {
+        builder = builder.last_good(&**directory);
     }
     build(builder)
 }

@@ -4,12 +4,12 @@ mod listener;
 mod report;
 mod tree;
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::Args;
 use mainstay::{
     Channel, Running, Server,
-    event::Events,
+    event::{Event, Events},
     view::{ConfigView, Configs},
 };
 use tokio::time::Instant;
@@ -46,6 +46,10 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "ADDR", conflicts_with = "target")]
     server: Option<String>,
 
+    /// Keep what the control plane says in files of this directory, and start from them while it is down
+    #[arg(long, value_name = "DIR")]
+    last_good: Option<PathBuf>,
+
     /// Go on, and print it again whenever it changes
     #[arg(long)]
     watch: bool,
@@ -63,6 +67,7 @@ pub(crate) struct Flags {
 #[derive(Debug)]
 pub(crate) struct Settings {
     subject: Subject,
+    last_good: Option<PathBuf>,
     watch: bool,
     json: bool,
     timeout: Duration,
@@ -77,12 +82,32 @@ enum Subject {
 
 impl Flags {
     pub(crate) fn resolve(self) -> Result<Settings, Failure> {
-        let Self { target, server, watch, json, timeout } = self;
+        let Self { target, server, last_good, watch, json, timeout } = self;
         let subject = match (target, server) {
             (Some(target), _) => Subject::Target(target),
             (None, address) => Subject::Server(listen::resolve("--server", &address.unwrap_or_default())?),
         };
-        Ok(Settings { subject, watch, json, timeout })
+        Ok(Settings { subject, last_good, watch, json, timeout })
+    }
+}
+
+impl Settings {
+    /// Waits until what was shown is on disk, or cannot be, or is from there: the process is about to end.
+    async fn until_kept(&self, events: &mut Events) {
+        if self.last_good.is_none() {
+            return;
+        }
+        let settled = async {
+            while let Some(event) = events.next().await {
+                if let Event::LastGoodWritten { .. } | Event::LastGoodFailed { .. } | Event::LastGoodLoaded { .. } =
+                    event
+                {
+                    return;
+                }
+            }
+        };
+        // What is not complete is never written.
+        let _ = tokio::time::timeout(KEEP_TIMEOUT, settled).await;
     }
 }
 
@@ -100,7 +125,12 @@ async fn run_target(
     mut signals: Signals,
     mut output: Output,
 ) -> Result<(), Failure> {
-    let channel = connect::build(Channel::builder(target).without_endpoints())?;
+    let mut builder = Channel::builder(target).without_endpoints();
+    if let Some(directory) = &settings.last_good {
+        builder = builder.last_good(&**directory);
+    }
+    let channel = connect::build(builder)?;
+    let mut events = channel.events();
     let mut configs = channel.configs();
     let mut shown = tokio::select! {
         first = first(&mut configs, Instant::now() + settings.timeout) => Report::new(&first?),
@@ -108,6 +138,7 @@ async fn run_target(
     };
     print(settings, &shown, &mut output)?;
     if !settings.watch {
+        settings.until_kept(&mut events).await;
         return outcome(&shown, settings.timeout);
     }
     loop {
@@ -131,7 +162,11 @@ async fn run_server(
     mut signals: Signals,
     mut output: Output,
 ) -> Result<(), Failure> {
-    let running = Server::builder().without_ports().listen(address).start().map_err(backend::failure)?;
+    let mut builder = Server::builder().without_ports().listen(address);
+    if let Some(directory) = &settings.last_good {
+        builder = builder.last_good(&**directory);
+    }
+    let running = builder.start().map_err(backend::failure)?;
     let mut events = running.events();
     let mut states = running.serving_state(address).ok_or_else(ended)?;
     tokio::select! {
@@ -141,6 +176,7 @@ async fn run_server(
     let mut shown = listener_report(&running).await?;
     print_listener(settings, &shown, &mut output)?;
     if !settings.watch {
+        settings.until_kept(&mut events).await;
         return match &shown.reason {
             None => Ok(()),
             Some(reason) => {
@@ -223,3 +259,6 @@ fn parse_target(text: &str) -> Result<String, String> {
         Err("expected an xDS name such as xds:///greeter".into())
     }
 }
+
+/// A small file is written in milliseconds.
+const KEEP_TIMEOUT: Duration = Duration::from_secs(2);

@@ -5,6 +5,7 @@ mod report;
 use std::{
     io::{self, IsTerminal as _},
     net::SocketAddr,
+    path::PathBuf,
     time::Duration,
 };
 
@@ -54,6 +55,10 @@ pub(crate) struct Flags {
     #[command(flatten)]
     credentials: CredentialFlags,
 
+    /// Keep what the control plane says in files of this directory, and start from them while it is down
+    #[arg(long, value_name = "DIR")]
+    last_good: Option<PathBuf>,
+
     /// Serve CSDS at this HOST:PORT: what the channels hold, from which server, and what is wrong with it
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
@@ -95,6 +100,7 @@ impl Flags {
                 wait_for_ready: self.wait_for_ready,
                 credentials: self.credentials.resolve()?,
                 bootstrap: None,
+                last_good: self.last_good,
             },
             admin,
             fail_on_failed_rpc: self.fail_on_failed_rpc,

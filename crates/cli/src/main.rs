@@ -11,6 +11,7 @@ mod credentials;
 mod demo;
 mod failure;
 mod get;
+mod last_good;
 mod listen;
 mod load;
 mod output;

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use mainstay_xds::Time;
 use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
-use mainstay_xds::client::{self, ClientSettings, Protocol, Report, StreamId, WatchId, XdsClient};
+use mainstay_xds::client::{self, Capture, ClientSettings, Protocol, Report, StreamId, WatchId, XdsClient};
 use mainstay_xds::deps::{self, DependencyManager, DepsSettings, DnsName};
 use mainstay_xds::lrs::{self, LrsClient};
-use mainstay_xds::name::ResourceKey;
+use mainstay_xds::name::{AuthorityKey, ResourceKey};
 use mainstay_xds::target::Target;
 
 use crate::breaker::Counter;
@@ -258,6 +258,11 @@ impl<S: Subchannel> ChannelCore<S> {
     /// The configuration in force, the error in its place, or nothing yet.
     pub fn config(&self) -> Option<Result<&Arc<deps::XdsConfig>, &Arc<deps::ConfigError>>> {
         self.deps.in_force()
+    }
+
+    /// What the configuration in force is made of, by authority, if it is whole: see [`DependencyManager::whole`].
+    pub fn capture(&self) -> Option<BTreeMap<AuthorityKey, Capture>> {
+        self.client.capture(&self.deps.whole()?).filter(|captures| !captures.is_empty())
     }
 
     /// Keeps the clusters of the routes that RPCs go by in the configuration, so that they follow their endpoints until

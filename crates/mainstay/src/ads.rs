@@ -17,12 +17,15 @@ use tokio::time::Instant;
 use crate::channelz_node::ChannelzNode;
 use crate::dns::ResolveHost;
 use crate::keep_alive::KeepAlive;
+use crate::last_good::Store;
+use crate::local_stream::LocalContext;
 use crate::queue::{self, Closed};
 use crate::task::Task;
 
 mod connection;
 mod exchange;
 mod life;
+mod local;
 mod token;
 mod wire;
 
@@ -39,6 +42,7 @@ use wire::Receipt;
 pub(crate) struct AdsStreams<I> {
     dns: Arc<dyn ResolveHost>,
     limits: AdsLimits,
+    local: LocalContext,
     events: queue::Sender<I>,
     streams: BTreeMap<(Service, StreamId), OpenStream>,
     /// The last ADS stream to a server, after its end, until the next one has a connection: it may be the same.
@@ -91,9 +95,14 @@ enum Command {
 // === impl AdsStreams ===
 
 impl<I: StreamInput> AdsStreams<I> {
-    pub(crate) fn new(dns: Arc<dyn ResolveHost>, limits: AdsLimits, events: queue::Sender<I>) -> Self {
+    pub(crate) fn new(
+        dns: Arc<dyn ResolveHost>,
+        limits: AdsLimits,
+        local: LocalContext,
+        events: queue::Sender<I>,
+    ) -> Self {
         let (streams, tokens) = (BTreeMap::new(), Tokens::default());
-        Self { dns, limits, events, streams, ended: HashMap::new(), tokens, channelz: HashMap::new() }
+        Self { dns, limits, local, events, streams, ended: HashMap::new(), tokens, channelz: HashMap::new() }
     }
 
     pub(crate) fn open(
@@ -140,10 +149,16 @@ impl<I: StreamInput> AdsStreams<I> {
             max_response_size: self.limits.max_response_size,
             events: self.events.clone(),
             tokens: self.tokens.clone(),
+            local: self.local.clone(),
         };
         let before = if service == Service::Ads { self.ended.remove(&server) } else { None };
         let task = Task::spawn(async move {
-            let (cause, connection) = stream.run(queue, before).await;
+            let (cause, connection) = if stream.peer.server.is_local() {
+                drop(before);
+                (stream.run_local(queue).await, None)
+            } else {
+                stream.run(queue, before).await
+            };
             // The driver may be gone: then nobody needs to know.
             let _ = stream.tell(Event::Closed(stream.id, cause)).await;
             if let Some(connection) = connection {
@@ -190,6 +205,11 @@ impl<I: StreamInput> AdsStreams<I> {
         self.ended.retain(|server, _| in_use(server));
     }
 
+    /// The last-good files of the client.
+    pub(crate) fn last_good(&self) -> Option<&Arc<Store>> {
+        self.local.last_good.as_ref()
+    }
+
     pub(crate) fn channelz(&self) -> HashMap<Arc<ServerConfig>, Arc<ChannelzNode>> {
         self.channelz.clone()
     }
@@ -229,6 +249,7 @@ struct StreamTask<I> {
     max_response_size: usize,
     events: queue::Sender<I>,
     tokens: Tokens,
+    local: LocalContext,
     channelz: Arc<ChannelzNode>,
 }
 

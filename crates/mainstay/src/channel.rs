@@ -28,6 +28,7 @@ use crate::event::Events;
 use crate::http2::Http2Settings;
 use crate::hub::Hub;
 use crate::keep_alive::KeepAlive;
+use crate::last_good::LastGood;
 use crate::process;
 use crate::shared::Plan;
 use crate::telemetry::Telemetry;
@@ -78,6 +79,7 @@ pub struct ChannelBuilder {
     ads: AdsLimits,
     telemetry: Option<Telemetry>,
     idle_timeout: Option<Duration>,
+    last_good: Option<LastGood>,
 }
 
 /// The connectivity states of a channel: what RPCs can expect.
@@ -127,6 +129,7 @@ impl Channel {
             ads: AdsLimits::default(),
             telemetry: None,
             idle_timeout: Some(Duration::from_secs(30 * 60)),
+            last_good: None,
         }
     }
 
@@ -315,6 +318,15 @@ impl ChannelBuilder {
         self
     }
 
+    /// Keeps what the channel was told last in files of this directory, and goes on with it when the channel is made while every
+    /// control plane is down; off by default. See [`last_good`](crate::last_good).
+    ///
+    /// It takes the place of `last_good` in the bootstrap. Clients with one node id and target share files.
+    pub fn last_good(mut self, last_good: impl Into<LastGood>) -> Self {
+        self.last_good = Some(last_good.into());
+        self
+    }
+
     /// Sets how long one attempt to connect to an endpoint may take; 20 s by default.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect.timeout = timeout;
@@ -466,8 +478,14 @@ impl ChannelBuilder {
             None => Bootstrap::from_env()?,
         };
         let bootstrap = self.certificate_providers.announce(bootstrap.core().clone());
+        let bootstrap = match self.last_good {
+            Some(last_good) => last_good.announce(&bootstrap),
+            None => bootstrap,
+        };
         let mut target = Target::resolve(&self.target, &bootstrap).map_err(TargetError::of)?;
+        let mut last_good_key = target.canonical.clone();
         if let Some(authority) = self.authority {
+            last_good_key = format!("{last_good_key} (authority {authority})").into();
             target.data_plane_authority = authority.into();
         }
         let plan = Plan {
@@ -484,6 +502,7 @@ impl ChannelBuilder {
             ads: self.ads,
             telemetry: self.telemetry,
             idle_timeout: self.idle_timeout,
+            last_good_key,
         };
         Ok(Channel { hub: Hub::of(plan, &runtime)?, settings: self.calls })
     }

@@ -19,6 +19,7 @@ use crate::ads::{AdsStreams, Service, StreamInput};
 use crate::channelz_node::Calls;
 use crate::connection::News;
 use crate::guard;
+use crate::last_good::{Recorder, Wake};
 use crate::queue;
 use crate::random::Random;
 use crate::shared::{Command, HubStatus, Plan, Shared};
@@ -44,6 +45,8 @@ pub(crate) struct Driver {
     /// Whether something was connected to since RPCs were last told to look.
     pub(crate) connected: bool,
     pub(crate) plan: Arc<Plan>,
+    /// Keeps what is in force in files, if that is wanted.
+    pub(crate) recorder: Option<Recorder>,
     pub(crate) start: Instant,
 }
 
@@ -106,6 +109,7 @@ impl Driver {
                 Some(input) = self.inputs.recv() => self.handle(input),
                 Some(news) = self.connection_news.next() => self.hear(news),
                 Some(command) = self.commands.next() => self.obey(command),
+                wake = Recorder::next(&mut self.recorder) => self.record(wake),
                 () = due => self.handle(Input::Timeout),
             }
             for _ in 1..BATCH {
@@ -158,6 +162,9 @@ impl Driver {
     fn settle(&mut self) {
         let now = self.now();
         let mut changed = self.core.settle(&mut Context { now, choose: &mut Random, helper: &mut self.subchannels });
+        if let Some(recorder) = self.recorder.as_mut().filter(|_| changed) {
+            recorder.published();
+        }
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::OpenStream { stream, server, connect_timeout, protocol } => {
@@ -197,10 +204,26 @@ impl Driver {
             self.shared.published.send_modify(|count| *count = count.wrapping_add(1));
         }
         if std::mem::take(&mut self.client_stirred) {
-            guard::shielded("telemetry", || self.observer.look_at(self.core.client()));
+            let last_good = self.recorder.as_mut().and_then(|recorder| {
+                recorder.stir();
+                recorder.store().created_at()
+            });
+            guard::shielded("telemetry", || {
+                self.observer.look_at(self.core.client());
+                self.observer.show_last_good(last_good);
+            });
         }
         if changed {
             self.shared.changed.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    /// Sees to the last-good files.
+    fn record(&mut self, wake: Wake) {
+        match (wake, &mut self.recorder) {
+            (Wake::Look, Some(recorder)) => recorder.record(self.core.capture()),
+            (Wake::Look, None) => {}
+            (Wake::Event(event), _) => self.shared.events.send_event(event),
         }
     }
 

@@ -185,6 +185,34 @@ pub enum Event {
         /// The cluster.
         cluster: String,
     },
+    /// Last-good files serve, as no control plane can be reached, or as they are asked for at the start. See
+    /// [`last_good`](crate::last_good).
+    #[non_exhaustive]
+    LastGoodLoaded {
+        /// The server that stands for the files.
+        server: String,
+        /// How many resources there are.
+        resources: usize,
+        /// How long ago they were known to be what the control plane says.
+        age: Duration,
+    },
+    /// The configuration in force was written to a last-good file.
+    #[non_exhaustive]
+    LastGoodWritten {
+        /// The directory of the file.
+        directory: String,
+        /// How many resources there are.
+        resources: usize,
+    },
+    /// The configuration in force could not be written to a last-good file. That is told once, until it succeeds again;
+    /// nothing else depends on it.
+    #[non_exhaustive]
+    LastGoodFailed {
+        /// The directory of the file.
+        directory: String,
+        /// Why not.
+        cause: String,
+    },
     /// A server begins or ceases to serve on an address (gRFC A36).
     #[non_exhaustive]
     ServingStateChanged {
@@ -222,8 +250,13 @@ impl Event {
             | Self::TimedOut { server, .. }
             | Self::Ignored { server, .. }
             | Self::DeletionIgnored { server, .. }
-            | Self::DeletionOver { server, .. } => Some(server),
-            Self::SecurityIgnored { .. } | Self::ServingStateChanged { .. } | Self::Unmatched { .. } => None,
+            | Self::DeletionOver { server, .. }
+            | Self::LastGoodLoaded { server, .. } => Some(server),
+            Self::SecurityIgnored { .. }
+            | Self::ServingStateChanged { .. }
+            | Self::Unmatched { .. }
+            | Self::LastGoodWritten { .. }
+            | Self::LastGoodFailed { .. } => None,
         }
     }
 
@@ -304,6 +337,15 @@ impl fmt::Display for Event {
             Self::DeletionOver { server, resource } => Line::DeletionOver(server, resource),
             Self::SecurityIgnored { cluster } => Line::SecurityIgnored(cluster),
             Self::ServingStateChanged { address, state } => return write!(f, "{address}: {state}"),
+            Self::LastGoodLoaded { server, resources, age } => {
+                return write!(f, "{server}: {resources} resources that were good {} s ago are served", age.as_secs());
+            }
+            Self::LastGoodWritten { directory, resources } => {
+                return write!(f, "{directory}: {resources} resources are kept as last good");
+            }
+            Self::LastGoodFailed { directory, cause } => {
+                return write!(f, "{directory}: what is good now cannot be kept: {cause}");
+            }
             Self::Unmatched { address, connections } => {
                 return write!(f, "{address}: {connections} connections without a filter chain so far");
             }

@@ -253,6 +253,7 @@ pub mod admin;
 pub mod audit;
 pub mod bootstrap;
 pub mod event;
+pub mod last_good;
 pub mod view;
 
 mod ads;
@@ -278,6 +279,7 @@ mod http_connect;
 mod hub;
 mod intern;
 mod keep_alive;
+mod local_stream;
 mod names;
 mod orca_oob;
 mod peer;

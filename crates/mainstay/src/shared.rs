@@ -42,6 +42,9 @@ pub(crate) struct Plan {
     pub(crate) telemetry: Option<Telemetry>,
     /// How long to go on without an RPC.
     pub(crate) idle_timeout: Option<Duration>,
+    /// Whose last-good files it has: those of the target, and of the authority if another one is set, which has routes of its
+    /// own.
+    pub(crate) last_good_key: Arc<str>,
 }
 
 /// What the driver and the RPCs share.
@@ -145,5 +148,6 @@ impl PartialEq for Plan {
             && self.ads == other.ads
             && self.telemetry == other.telemetry
             && self.idle_timeout == other.idle_timeout
+            && self.last_good_key == other.last_good_key
     }
 }

@@ -25,6 +25,8 @@ use crate::ads::AdsStreams;
 use crate::driver::{Driver, End, QUEUE};
 use crate::guard;
 use crate::intern::Interner;
+use crate::last_good::Recorder;
+use crate::local_stream::LocalContext;
 use crate::orca_oob::BaseUri;
 use crate::queue;
 use crate::random::Random;
@@ -93,6 +95,13 @@ impl Supervisor {
         let (news, connection_news) = unbounded();
         let (ask, asked) = unbounded();
         commands.store(Arc::new(ask));
+        let start = Instant::now();
+        let recorder = Recorder::new(&plan.bootstrap, plan.last_good_key.clone(), start);
+        let local = LocalContext {
+            last_good: recorder.as_ref().map(|recorder| recorder.store().clone()),
+            node_id: plan.bootstrap.node.id.as_str().into(),
+            federation: plan.bootstrap.guards.federation,
+        };
         Box::new(Driver {
             core: ChannelCore::new(&plan.target, plan.bootstrap.clone(), plan.client.clone(), plan.deps.clone())
                 .with_warm_switching(plan.warm_switching)
@@ -106,7 +115,7 @@ impl Supervisor {
                 news,
                 LbObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
             ),
-            streams: AdsStreams::new(plan.dns.clone(), plan.ads, input_sender.clone()),
+            streams: AdsStreams::new(plan.dns.clone(), plan.ads, local, input_sender.clone()),
             lookups: Default::default(),
             inputs,
             input_sender,
@@ -117,7 +126,8 @@ impl Supervisor {
             client_stirred: true,
             connected: false,
             plan: plan.clone(),
-            start: Instant::now(),
+            recorder,
+            start,
         })
     }
 }

@@ -130,13 +130,18 @@ impl ConfigView {
         let clock = Clock { start: status.xds.start };
         Self {
             target: status.xds.scope.to_string(),
-            node_id: status.xds.node.id,
+            node_id: status.xds.node.id.clone(),
             listener: status.listener.to_string(),
             config: status.config.map(|config| match config {
                 Ok(config) => Ok(XdsConfig::of(&config, clock)),
                 Err(error) => Err(ConfigError::of(&error, clock)),
             }),
-            resources: status.xds.resources.iter().map(|resource| ResourceStatus::of(resource, clock)).collect(),
+            resources: status
+                .xds
+                .resources
+                .iter()
+                .map(|r| ResourceStatus::of(r, status.xds.received_at(r), clock))
+                .collect(),
             servers: status.xds.servers.iter().map(ServerStatus::of).collect(),
             taken_at: clock.at(status.xds.now),
         }

@@ -26,12 +26,13 @@ use crate::scenario::Scenario;
 use crate::swarm;
 
 mod endpoint;
+mod last_good;
 
 /// A target: its name, and what it does with bytes.
 pub type FuzzTarget = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [FuzzTarget; 13] = [
+pub const TARGETS: [FuzzTarget; 14] = [
     ("bootstrap", bootstrap),
     ("listener", |bytes| resource(ResourceType::Listener, bytes)),
     ("route", |bytes| resource(ResourceType::RouteConfig, bytes)),
@@ -43,6 +44,7 @@ pub const TARGETS: [FuzzTarget; 13] = [
     ("orca", endpoint::orca),
     ("push_back", endpoint::push_back),
     ("cookie", endpoint::cookie),
+    ("last_good", last_good::last_good),
     ("stream", stream),
     ("world", world),
 ];

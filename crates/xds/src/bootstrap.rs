@@ -12,6 +12,7 @@ mod audit;
 mod builder;
 mod guards;
 mod json;
+mod last_good;
 mod node;
 mod parse;
 mod server_uri;
@@ -19,6 +20,7 @@ mod source;
 
 pub use audit::{AuditLoggerKind, AuditLoggerKinds};
 pub use builder::{AuthorityOptions, BootstrapBuilder};
+pub use last_good::LastGood;
 pub use server_uri::{ServerUri, ServerUriError};
 pub use source::{BootstrapError, BootstrapSource};
 
@@ -42,6 +44,8 @@ pub struct Bootstrap {
     pub certificate_providers: BTreeMap<String, CertificateProviderConfig>,
     /// The kinds of audit logger that the application has: they come from code, never from JSON (A59).
     pub audit_loggers: AuditLoggerKinds,
+    /// Last-good files, whose server is in every list already (FB-1).
+    pub last_good: Option<LastGood>,
     /// Which optional behaviours are on.
     pub guards: Guards,
 }
@@ -49,7 +53,7 @@ pub struct Bootstrap {
 /// One xDS server. Two servers with equal values share a connection (B-17).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerConfig {
-    /// The target as written: `host:port`, `dns:`, `ipv4:`, `ipv6:` or `unix:`.
+    /// The target as written: `host:port`, `dns:`, `ipv4:`, `ipv6:`, `unix:` or `file:`.
     pub server_uri: String,
     /// The first supported entry of `channel_creds` (B-12).
     pub channel_creds: ChannelCreds,

@@ -29,6 +29,7 @@ use crate::{Backoff, Time};
 mod authority;
 mod backoff;
 mod cache;
+mod capture;
 mod dialect;
 mod drive;
 mod dump;
@@ -49,6 +50,7 @@ mod wire;
 mod tests;
 
 pub use cache::ResourceState;
+pub use capture::{Capture, Captured};
 pub use dialect::Protocol;
 pub use dump::{RawValue, ResourceCount, ResourceStatus, ServerState, ServerStatus};
 pub use intern::{Intern, Parsed};
@@ -439,7 +441,9 @@ impl XdsClient {
             }
         }
         self.authorities.reserve_exact(1); // There are few of them, and of servers, in each of many clients.
-        self.authorities.push(Authority::new(authority, servers, reachability_only));
+        let is_eager =
+            bootstrap.last_good.as_ref().is_some_and(|last_good| last_good.eager) && bootstrap.guards.fallback;
+        self.authorities.push(Authority::new(authority, servers, reachability_only, is_eager));
         Ok((key, AuthorityId(self.authorities.len() - 1)))
     }
 

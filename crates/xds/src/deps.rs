@@ -34,6 +34,7 @@ mod error;
 mod graph;
 mod sources;
 mod watch;
+mod whole;
 
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,7 @@ pub mod bootstrap;
 pub mod client;
 pub mod deps;
 pub mod invalid;
+pub mod local;
 pub mod lrs;
 pub mod name;
 pub mod orca;

@@ -33,6 +33,7 @@ mod machine;
 mod serving;
 mod state;
 mod timers;
+mod whole;
 
 pub use drain::Drain;
 pub use serving::{Generation, RouteResult, Serving};

@@ -1,6 +1,7 @@
 //! The program as its users see it: whole outputs, exit codes, signals.
 
 mod get;
+mod last_good;
 mod outages;
 mod pki;
 mod program;

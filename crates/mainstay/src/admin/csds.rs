@@ -15,7 +15,7 @@ use envoy_types::pb::google::protobuf::{Any, Struct, Timestamp, Value};
 use futures_core::Stream;
 use futures_util::StreamExt;
 use mainstay_xds::Time;
-use mainstay_xds::client::{ErrorKind, Protocol, ResourceState, ResourceStatus, ServerState};
+use mainstay_xds::client::{ErrorKind, Protocol, RawValue, ResourceState, ResourceStatus, ServerState};
 use mainstay_xds::resource::ResourceType;
 use tonic::{Request, Response, Status};
 
@@ -101,6 +101,10 @@ fn node(status: &XdsStatus) -> Node {
         let state = match (server.state, &server.last_error) {
             (ServerState::Idle, _) => "IDLE".to_owned(),
             (ServerState::Connecting, _) => "CONNECTING".to_owned(),
+            (ServerState::Ready, None) if server.server.is_last_good() => {
+                let age = status.last_good.as_ref().and_then(|store| store.age());
+                age.map_or_else(|| "READY".to_owned(), |age| format!("READY, {age}"))
+            }
             (ServerState::Ready, None) if server.protocol == Some(Protocol::Delta) => "READY, delta".to_owned(),
             (ServerState::Ready, None) => "READY".to_owned(),
             (ServerState::Ready, Some(cause)) => format!("READY, no answer since: {cause}"),
@@ -126,7 +130,7 @@ fn generic_config(resource: &ResourceStatus, status: &XdsStatus, with_contents: 
             // A glob has no content of its own, but that of many resources, of which the bytes are not kept.
             .filter(|_| with_contents && resource.resource.resource_type != ResourceType::EndpointGlob)
             .map(|value| Any { type_url: type_url.clone(), value: value.bytes.to_vec() }),
-        last_updated: value.map(|value| timestamp(value.provenance.at, status)),
+        last_updated: value.map(|value| last_updated(resource, value, status)),
         client_status: client_status(resource.state) as i32,
         error_state: resource.error.as_ref().map(|error| UpdateFailureState {
             details: error.to_string(),
@@ -154,11 +158,21 @@ fn client_status(state: ResourceState) -> ClientResourceStatus {
     }
 }
 
+/// When a value came from its server: of one from a last-good file that is long ago.
+fn last_updated(resource: &ResourceStatus, value: &RawValue, status: &XdsStatus) -> Timestamp {
+    match status.received_at(resource) {
+        Some(at) => on_wall_clock(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)),
+        None => timestamp(value.provenance.at, status),
+    }
+}
+
 /// The core's time on the wall clock.
 fn timestamp(at: Time, status: &XdsStatus) -> Timestamp {
-    let since_epoch = (SystemTime::now().duration_since(SystemTime::UNIX_EPOCH))
-        .unwrap_or(Duration::ZERO)
-        .saturating_sub(status.now.since(at));
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    on_wall_clock(now.saturating_sub(status.now.since(at)))
+}
+
+fn on_wall_clock(since_epoch: Duration) -> Timestamp {
     Timestamp {
         seconds: i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX),
         nanos: i32::try_from(since_epoch.subsec_nanos()).unwrap_or(0),

@@ -139,6 +139,10 @@ impl Peer {
     /// The host name and all addresses to try.
     async fn addresses(&self, uri: &ServerUri) -> Result<(String, Vec<Address>), String> {
         match uri {
+            // Such a server is not connected to.
+            ServerUri::Directory(_) | ServerUri::LastGood(_) => {
+                Err(format!("{} is not a peer, but a part of this process", self.server.server_uri))
+            }
             ServerUri::Unix(path) => Ok(("localhost".to_owned(), vec![Address::Unix(path.clone())])),
             ServerUri::Ip(addresses) => {
                 let host = addresses.first().map(|a| a.ip().to_string()).unwrap_or_default();
@@ -371,7 +375,7 @@ where
 
 fn authority_of(uri: &ServerUri) -> String {
     match uri {
-        ServerUri::Unix(_) => "localhost".to_owned(),
+        ServerUri::Unix(_) | ServerUri::Directory(_) | ServerUri::LastGood(_) => "localhost".to_owned(),
         ServerUri::Ip(addresses) => addresses.first().map(ToString::to_string).unwrap_or_default(),
         ServerUri::HostPort { host, port } if host.contains(':') => format!("[{host}]:{port}"),
         ServerUri::HostPort { host, port } => format!("{host}:{port}"),

@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
 use super::*;
+use crate::local_stream::LocalContext;
 
 /// A server, and a channel's streams to it.
 struct Stage {
@@ -297,7 +298,7 @@ impl Stage {
         let limits = AdsLimits { max_response_size: 1000, keep_alive };
         Self {
             server: XdsServer::start(builder).await,
-            streams: AdsStreams::new(Arc::new(NoDns), limits, sender),
+            streams: AdsStreams::new(Arc::new(NoDns), limits, LocalContext::default(), sender),
             events,
         }
     }

@@ -29,6 +29,7 @@ use crate::credentials::ServerCredentials;
 use crate::dns::{ResolveHost, Shielded};
 use crate::http2::Http2Settings;
 use crate::keep_alive::KeepAlive;
+use crate::last_good::LastGood;
 use crate::process;
 use crate::serving_state::ServingState;
 use crate::telemetry::Telemetry;
@@ -74,6 +75,7 @@ pub struct ServerBuilder {
     client: ClientSettings,
     ads: AdsLimits,
     telemetry: Option<Telemetry>,
+    last_good: Option<LastGood>,
 }
 
 impl ServerBuilder {
@@ -98,6 +100,7 @@ impl ServerBuilder {
             client: ClientSettings::default(),
             ads: AdsLimits::default(),
             telemetry: None,
+            last_good: None,
         }
     }
 
@@ -273,6 +276,16 @@ impl ServerBuilder {
         self
     }
 
+    /// Keeps what the server was told last in files of this directory, and goes on with it when the server is started while
+    /// every control plane is down; off by default. See [`last_good`](crate::last_good).
+    ///
+    /// It takes the place of `last_good` in the bootstrap. Servers with one node id share a file: those of different
+    /// processes need different ids, or directories.
+    pub fn last_good(mut self, last_good: impl Into<LastGood>) -> Self {
+        self.last_good = Some(last_good.into());
+        self
+    }
+
     /// Sets the resolver for the names of xDS servers; [`SystemDns`](crate::SystemDns) by default.
     pub fn dns(mut self, dns: impl ResolveHost) -> Self {
         self.dns = Some(Arc::new(Shielded(dns)));
@@ -342,6 +355,10 @@ impl ServerBuilder {
         };
         let bootstrap = self.certificate_providers.announce(bootstrap.core().clone());
         let bootstrap = self.audit_loggers.announce(bootstrap);
+        let bootstrap = match self.last_good {
+            Some(last_good) => last_good.announce(&bootstrap),
+            None => bootstrap,
+        };
         let handlers = Handlers::new(self.routes.prepare());
         let handlers = self.layers.into_iter().rev().fold(handlers, |inner, wrap| wrap(inner));
         let plan = Plan {

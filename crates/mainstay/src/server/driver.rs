@@ -19,6 +19,8 @@ use crate::ads::{AdsStreams, Service, StreamInput};
 use crate::driver::{BATCH, QUEUE, log, server_of};
 use crate::guard;
 use crate::intern::Interner;
+use crate::last_good::{Recorder, Wake};
+use crate::local_stream::LocalContext;
 use crate::queue;
 use crate::random::Random;
 use crate::serving_state::ServingState;
@@ -38,6 +40,8 @@ pub(super) struct Driver {
     interner: Interner,
     observer: XdsObserver,
     deadline: Option<Time>,
+    /// Keeps what is in force in files, if that is wanted.
+    recorder: Option<Recorder>,
     start: Instant,
 }
 
@@ -61,18 +65,26 @@ impl StreamInput for Input {
 impl Driver {
     pub(super) fn new(plan: &ClientPlan, members: Vec<Arc<Member>>, commands: UnboundedReceiver<Command>) -> Box<Self> {
         let (sender, inputs) = queue::bounded(QUEUE);
+        let start = Instant::now();
+        let recorder = Recorder::new(&plan.bootstrap, SCOPE.into(), start);
+        let local = LocalContext {
+            last_good: recorder.as_ref().map(|recorder| recorder.store().clone()),
+            node_id: plan.bootstrap.node.id.as_str().into(),
+            federation: plan.bootstrap.guards.federation,
+        };
         let mut driver = Box::new(Self {
             members: Vec::new(),
             core: ServerCore::new(plan.bootstrap.clone(), plan.client.clone()),
             ids: BTreeMap::new(),
             ports: BTreeMap::new(),
-            streams: AdsStreams::new(plan.dns.clone(), plan.ads, sender),
+            streams: AdsStreams::new(plan.dns.clone(), plan.ads, local, sender),
             inputs,
             commands,
             interner: Interner::of(&plan.bootstrap),
             observer: XdsObserver::new(plan.telemetry.as_ref(), &SCOPE.into()),
             deadline: None,
-            start: Instant::now(),
+            recorder,
+            start,
         });
         members.into_iter().for_each(|member| driver.join(member));
         driver
@@ -94,6 +106,7 @@ impl Driver {
                 Some(Input(event)) = self.inputs.recv() => self.handle(event),
                 Some((port, outcome)) = answers.next() => self.handle_socket(port, outcome),
                 Some(command) = self.commands.next() => self.obey(command),
+                wake = Recorder::next(&mut self.recorder) => self.record(wake),
                 () = due => self.core.handle_timeout(self.now(), &mut Random),
             }
             for _ in 1..BATCH {
@@ -107,6 +120,9 @@ impl Driver {
     }
 
     fn handle(&mut self, event: client::Event) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.stir();
+        }
         if let client::Event::Closed(stream, _) = &event {
             self.streams.ended(*stream);
         }
@@ -164,7 +180,22 @@ impl Driver {
                 Output::Wait(deadline) => break deadline,
             }
         };
-        guard::shielded("telemetry", || self.observer.look_at(self.core.client()));
+        let last_good = self.recorder.as_ref().and_then(|recorder| recorder.store().created_at());
+        guard::shielded("telemetry", || {
+            self.observer.look_at(self.core.client());
+            self.observer.show_last_good(last_good);
+        });
+    }
+
+    /// Sees to the last-good files.
+    fn record(&mut self, wake: Wake) {
+        match (wake, &mut self.recorder) {
+            (Wake::Look, Some(recorder)) => recorder.record(self.core.capture()),
+            (Wake::Look, None) => {}
+            (Wake::Event(event), _) => {
+                self.members.iter().for_each(|member| member.server.events.send_event(event.clone()));
+            }
+        }
     }
 
     fn perform(&mut self, action: Action) {
@@ -198,6 +229,9 @@ impl Driver {
     }
 
     fn publish(&mut self, id: ListenerId, serving: Option<Arc<Serving>>) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.published();
+        }
         let (at, start) = (self.now(), self.start);
         let Some(port) = self.ports.get_mut(&id) else { return };
         let Some(serving) = serving else { return port.listener.serving.store(None) };

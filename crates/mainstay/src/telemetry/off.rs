@@ -1,6 +1,7 @@
 //! Observers that observe nothing, in a build without OpenTelemetry.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::HeaderMap;
 use mainstay_lb::{Connectivity, Failure, Observation, Origin};
@@ -55,6 +56,8 @@ impl XdsObserver {
     pub(crate) fn note(&mut self, _: &Report) {}
 
     pub(crate) fn look_at(&mut self, _: &XdsClient) {}
+
+    pub(crate) fn show_last_good(&mut self, _: Option<Duration>) {}
 }
 
 impl LbObserver {

@@ -47,7 +47,7 @@ impl ServerView {
         Self {
             node_id: status.node.id.clone(),
             listeners,
-            resources: status.resources.iter().map(|resource| ResourceStatus::of(resource, clock)).collect(),
+            resources: status.resources.iter().map(|r| ResourceStatus::of(r, status.received_at(r), clock)).collect(),
             servers: status.servers.iter().map(ServerStatus::of).collect(),
             taken_at: clock.at(status.now),
         }

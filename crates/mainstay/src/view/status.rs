@@ -1,6 +1,6 @@
 //! How resources and servers are doing.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use mainstay_xds::client;
@@ -30,7 +30,7 @@ pub struct ResourceValue {
     pub server: String,
     /// The version of the response that it came with.
     pub version: String,
-    /// When it was received.
+    /// When it was received; if it is from a last-good file, when that was from the server that sent it.
     pub received_at: Instant,
     /// The encoded protobuf message, as it was received.
     pub encoded: Bytes,
@@ -83,14 +83,16 @@ pub enum ServerState {
 }
 
 impl ResourceStatus {
-    pub(super) fn of(core: &client::ResourceStatus, clock: Clock) -> Self {
+    /// `earlier` is when a value came that is served from a last-good file.
+    pub(super) fn of(core: &client::ResourceStatus, earlier: Option<SystemTime>, clock: Clock) -> Self {
+        let earlier = earlier.and_then(|at| Instant::now().checked_sub(at.elapsed().ok()?));
         Self {
             resource: ResourceName::of(&core.resource),
             state: ResourceState::of(core.state),
             value: core.value.as_ref().map(|value| ResourceValue {
                 server: value.provenance.server.server_uri.clone(),
                 version: value.provenance.version.to_string(),
-                received_at: clock.at(value.provenance.at),
+                received_at: earlier.unwrap_or_else(|| clock.at(value.provenance.at)),
                 encoded: value.bytes.clone(),
             }),
             error: core.error.as_ref().map(|error| ResourceError::of(error, clock)),

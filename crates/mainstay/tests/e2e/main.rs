@@ -15,6 +15,7 @@ mod fault_injection;
 mod faulty_network;
 mod flow_control;
 mod globs;
+mod last_good;
 mod life;
 mod load_reports;
 mod logical_dns;

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::last_good::local_features;
 use super::{
     AuditLoggerKinds, Authority, Bootstrap, CallCreds, CertificateFiles, CertificateProviderConfig, ChannelCreds,
-    Guards, IdentityFiles, Node, ServerConfig,
+    Guards, IdentityFiles, LastGood, Node, ServerConfig, ServerFeatures,
 };
 use crate::invalid::{Faults, Invalid};
 use crate::name::{decode_authority, encode_authority};
@@ -21,6 +22,7 @@ pub struct BootstrapBuilder {
     pub(super) client_default_listener_resource_name_template: Option<String>,
     pub(super) server_listener_resource_name_template: Option<String>,
     pub(super) certificate_providers: BTreeMap<String, CertificateFiles>,
+    pub(super) last_good: Option<LastGood>,
     guards: Guards,
 }
 
@@ -96,6 +98,12 @@ impl BootstrapBuilder {
         self
     }
 
+    /// Keeps what clients had last in files, as the last server of every list (FB-1).
+    pub fn last_good(mut self, last_good: LastGood) -> Self {
+        self.last_good = Some(last_good);
+        self
+    }
+
     /// Says which optional behaviours are on; `Guards::default()` unless told otherwise.
     pub fn guards(mut self, guards: Guards) -> Self {
         self.guards = guards;
@@ -127,6 +135,9 @@ impl BootstrapBuilder {
                 f.key(instance, |f| f.field("config", |f| check_file_watcher(config, f)));
             }
         });
+        if let Some(last_good) = &self.last_good {
+            faults.field("last_good", |f| last_good.check(f));
+        }
         Ok(faults.finish(self)?.assemble())
     }
 
@@ -148,7 +159,7 @@ impl BootstrapBuilder {
             };
             (name, authority)
         });
-        Bootstrap {
+        let bootstrap = Bootstrap {
             servers: guarded_servers(self.servers, guards),
             node: self.node,
             authorities: authorities.collect(),
@@ -159,7 +170,12 @@ impl BootstrapBuilder {
                 configs.map(|(instance, config)| (instance, CertificateProviderConfig::FileWatcher(config))).collect()
             },
             audit_loggers: AuditLoggerKinds::default(),
+            last_good: None,
             guards,
+        };
+        match self.last_good {
+            Some(last_good) => bootstrap.with_last_good(last_good),
+            None => bootstrap,
         }
     }
 }
@@ -170,6 +186,10 @@ fn guarded_servers(mut servers: Vec<ServerConfig>, guards: Guards) -> Vec<Arc<Se
         servers.truncate(1); // B-10
     }
     for server in &mut servers {
+        if server.is_local() {
+            let trusted_xds_server = server.features.trusted_xds_server;
+            server.features = ServerFeatures { trusted_xds_server, ..local_features(guards) };
+        }
         if !guards.call_creds {
             server.call_creds.clear(); // B-15
         }
@@ -230,6 +250,7 @@ fn check_server(server: &ServerConfig, faults: &mut Faults) {
     if server.server_uri.is_empty() {
         faults.field("server_uri", |f| f.add("must not be empty")); // B-11
     }
+    check_is_no_last_good(server, faults);
     if let ChannelCreds::Tls(tls) = &server.channel_creds {
         faults.field("channel_creds[0].config", |f| {
             let (ca, spiffe) = (tls.ca_certificate_file.as_deref(), tls.spiffe_trust_bundle_map_file.as_deref());
@@ -239,6 +260,14 @@ fn check_server(server: &ServerConfig, faults: &mut Faults) {
     }
     for (i, CallCreds::JwtTokenFile(path)) in server.call_creds.iter().enumerate() {
         faults.field("call_creds", |f| f.index(i, |f| check_path("config.jwt_token_file", Some(path), f)));
+    }
+}
+
+/// Last-good files are no server that could be named: what they are for would not be known (FB-1).
+pub(super) fn check_is_no_last_good(server: &ServerConfig, faults: &mut Faults) {
+    if server.is_last_good() {
+        let fault = format!("found {:?}: set last_good, which adds such a server to every list", server.server_uri);
+        faults.field("server_uri", |f| f.add(fault));
     }
 }
 

@@ -87,6 +87,26 @@ pub(super) fn duration(value: &Value, faults: &mut Faults) -> Option<Duration> {
     parsed
 }
 
+/// A duration as above, or a whole number of minutes, hours or days: `30m`, `168h`, `7d`.
+pub(super) fn age(value: &Value, faults: &mut Faults) -> Option<Duration> {
+    let text = string(value, faults)?;
+    let parsed = seconds(text).or_else(|| {
+        let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+        let unit = match unit {
+            "m" => 60,
+            "h" => 3600,
+            "d" => 24 * 3600,
+            _ => return None,
+        };
+        let number: u64 = number.parse().ok().filter(|_| number.bytes().all(|byte| byte.is_ascii_digit()))?;
+        Some(Duration::from_secs(number.checked_mul(unit).filter(|seconds| *seconds <= MAX_SECONDS)?))
+    });
+    if parsed.is_none() {
+        faults.add(format!(r#"found {text:?}, expected a number with s, m, h or d behind it, such as "168h""#));
+    }
+    parsed
+}
+
 fn seconds(text: &str) -> Option<Duration> {
     let number = text.strip_suffix('s')?;
     let (whole, fraction) = match number.split_once('.') {

@@ -11,13 +11,15 @@ use serde_json::{Map, Value};
 
 use super::builder::{
     AuthorityOptions, BootstrapBuilder, check_authority_template, check_file_watcher, check_interval,
+    check_is_no_last_good,
 };
-use super::json::{array, boolean, duration, is_set, list, non_empty, object, optional, required, string};
+use super::json::{age, array, boolean, duration, is_set, list, non_empty, object, optional, required, string};
 use super::{
     Bootstrap, CallCreds, CertificateFiles, ChannelCreds, DEFAULT_REFRESH_INTERVAL, DeltaMode, Guards, IdentityFiles,
-    MetadataValue, Node, NodeLocality, ServerConfig, ServerFeatures,
+    LastGood, MetadataValue, Node, NodeLocality, ServerConfig, ServerFeatures,
 };
 use crate::invalid::{Faults, Invalid};
+use crate::resource_type::ResourceType;
 
 impl Bootstrap {
     /// Parses bootstrap JSON. On failure names every faulty field (B-7, B-46).
@@ -54,7 +56,39 @@ fn bootstrap(value: &Value, guards: Guards, faults: &mut Faults) -> Option<Boots
         optional(root, "server_listener_resource_name_template", faults, template);
     builder.certificate_providers =
         optional(root, "certificate_providers", faults, certificate_providers).unwrap_or_default();
+    builder.last_good = optional(root, "last_good", faults, last_good);
     Some(builder)
+}
+
+/// Where what clients had last is kept (FB-1).
+fn last_good(value: &Value, faults: &mut Faults) -> Option<LastGood> {
+    let fields = object(value, faults)?;
+    let directory = required(fields, "directory", faults, path);
+    let max_age = optional(fields, "max_age", faults, age);
+    let allow_expired = optional(fields, "allow_expired", faults, boolean);
+    let eager = optional(fields, "eager", faults, boolean);
+    let exclude_types = optional(fields, "exclude_types", faults, |v, f| list(v, f, excluded_type));
+    let defaults = LastGood::new(directory?);
+    let last_good = LastGood {
+        max_age: max_age.unwrap_or(defaults.max_age),
+        allow_expired: allow_expired.unwrap_or_default(),
+        eager: eager.unwrap_or_default(),
+        exclude_types: exclude_types.unwrap_or_default(),
+        ..defaults
+    };
+    last_good.check(faults);
+    Some(last_good)
+}
+
+/// A type by its URL or by the name of its message.
+fn excluded_type(value: &Value, faults: &mut Faults) -> Option<ResourceType> {
+    let text = non_empty(value, faults)?;
+    let known = ResourceType::from_type_url(text);
+    if known.is_none() {
+        let expected = ResourceType::ALL.map(ResourceType::message_name).join(", ");
+        faults.add(format!("found {text:?}, expected one of {expected}"));
+    }
+    known
 }
 
 // === Servers ===
@@ -70,12 +104,14 @@ fn server(value: &Value, guards: Guards, faults: &mut Faults) -> Option<ServerCo
     // A field that a guard turns off is like an unknown one (B-15).
     let call_creds = if guards.call_creds { optional(server, "call_creds", faults, call_creds) } else { None };
     let features = optional(server, "server_features", faults, server_features);
-    Some(ServerConfig {
+    let server = ServerConfig {
         server_uri: server_uri?.to_owned(),
         channel_creds: channel_creds?,
         call_creds: call_creds.unwrap_or_default(),
         features: features.unwrap_or_default(),
-    })
+    };
+    check_is_no_last_good(&server, faults);
+    Some(server)
 }
 
 /// The first entry of a supported type (B-12). The others are checked too, so that a change of their

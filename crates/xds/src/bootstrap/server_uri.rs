@@ -1,7 +1,7 @@
 //! Where an xDS server is, as its `server_uri` says.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A `server_uri` in parts that a connector can use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +17,11 @@ pub enum ServerUri {
     Ip(Vec<SocketAddr>),
     /// A Unix socket: `unix:path` or `unix:///path`.
     Unix(PathBuf),
+    /// A directory of resources that an operator keeps: `file:///path` (FB-1).
+    Directory(PathBuf),
+    /// A directory of what clients themselves had last. It is never written in a bootstrap: the setting `last_good`
+    /// adds it (FB-1).
+    LastGood(PathBuf),
 }
 
 /// Why a `server_uri` cannot be used. It makes that one server unreachable, not the bootstrap invalid (B-49).
@@ -37,13 +42,44 @@ impl ServerUri {
             Some(("ipv4", rest)) => endpoint(rest).and_then(|list| addresses(list, ipv4)),
             Some(("ipv6", rest)) => endpoint(rest).and_then(|list| addresses(list, ipv6)),
             Some(("unix", rest)) => unix(rest),
+            // Without a slash it is a host of this name, and its port.
+            Some(("file", rest)) if rest.starts_with('/') => directory(rest),
+            Some(("last-good", rest)) if rest.starts_with("//") => {
+                Ok(Self::LastGood(PathBuf::from(rest.strip_prefix("//").unwrap_or(rest))))
+            }
             Some((scheme, rest)) if rest.starts_with("//") => Err(format!(
-                "the scheme {scheme:?} is not supported: expected host:port, or a URI with dns:, ipv4:, ipv6: or unix:"
+                "the scheme {scheme:?} is not supported: expected host:port, or a URI with dns:, ipv4:, ipv6:, unix: or file:"
             )),
             _ => host_port(uri),
         };
         parsed.map_err(|reason| ServerUriError { uri: uri.to_owned(), reason })
     }
+
+    /// The URI of the server that stands for the last-good files in `directory`.
+    pub(super) fn of_last_good(directory: &Path) -> String {
+        format!("last-good://{}", directory.display())
+    }
+
+    /// Whether the server is a part of this process, and no peer: a directory, or last-good files.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::HostPort { .. } | Self::Ip(_) | Self::Unix(_) => false,
+            Self::Directory(_) | Self::LastGood(_) => true,
+        }
+    }
+}
+
+/// A path after `file:`, with an empty authority or none.
+fn directory(rest: &str) -> Result<ServerUri, String> {
+    let path = match rest.strip_prefix("//") {
+        Some(path) if path.starts_with('/') => path,
+        Some(_) => return Err("expected an absolute path after file://, as in file:///etc/xds".to_owned()),
+        None => rest,
+    };
+    if path == "/" {
+        return Err("expected the path of a directory after file:".to_owned());
+    }
+    Ok(ServerUri::Directory(PathBuf::from(path)))
 }
 
 /// What follows `scheme:`, without an empty authority and the slash that ends it.
@@ -172,6 +208,21 @@ mod tests {
     }
 
     #[test]
+    fn directories_are_servers_of_this_process_and_a_host_may_be_called_file() {
+        // FB-1.
+        let directory = |path: &str| Ok(ServerUri::Directory(PathBuf::from(path)));
+        assert_eq!(ServerUri::parse("file:///etc/xds"), directory("/etc/xds"));
+        assert_eq!(ServerUri::parse("file:/etc/xds"), directory("/etc/xds"));
+        assert_eq!(ServerUri::parse("file:80"), Ok(ServerUri::HostPort { host: "file".to_owned(), port: 80 }));
+        let last_good = ServerUri::of_last_good(Path::new("/var/cache/x"));
+        assert_eq!(ServerUri::parse(&last_good), Ok(ServerUri::LastGood(PathBuf::from("/var/cache/x"))));
+        for uri in ["file:///etc/xds", &last_good] {
+            assert!(ServerUri::parse(uri).unwrap().is_local(), "{uri}");
+        }
+        assert!(!ServerUri::parse("unix:///etc/xds").unwrap().is_local());
+    }
+
+    #[test]
     fn an_unusable_uri_says_what_was_expected() {
         // B-49: an error of its own, made when the server is to be reached.
         for (uri, reason) in [
@@ -196,6 +247,8 @@ mod tests {
             ("ipv6:[::1]x", "\"[::1]x\" is not an IPv6 address"),
             ("unix:", "expected the path"),
             ("unix://host/path", "expected an absolute path"),
+            ("file://host/path", "expected an absolute path after file://"),
+            ("file:///", "expected the path of a directory"),
         ] {
             let error = ServerUri::parse(uri).unwrap_err();
             assert!(error.reason.contains(reason), "{uri:?}: {error}");

@@ -378,7 +378,7 @@ impl XdsClient {
     }
 
     fn settle_server(&mut self, id: ServerId) {
-        let wanted = self.authorities.iter().any(|authority| authority.in_use().contains(&id));
+        let wanted = self.authorities.iter().any(|authority| authority.uses(id));
         let server = &mut self.servers[id.0];
         if !wanted {
             // P-15: without a last word; the server sees the stream end.
@@ -420,7 +420,7 @@ impl XdsClient {
             let mut wanted = Wanted { names: Vec::new(), current: settings.trust_versions, claims: Vec::new() };
             for (name, entry) in cache.of_type(resource_type) {
                 let authority = &authorities[entry.authority.0];
-                if !entry.watchers.is_empty() && authority.in_use().contains(&id) {
+                if !entry.watchers.is_empty() && authority.uses(id) {
                     wanted.names.push(name.clone());
                     let is_ours = entry.cached.held().is_some_and(|held| held.server == id);
                     wanted.current &= is_ours && authority.active() == Some(id);

@@ -27,6 +27,22 @@ impl XdsClient {
             let due = self.authorities[authority.0].reachability_only || self.cache.any_uncached(authority);
             self.active_is_down(authority, due);
         }
+        self.try_next(server);
+    }
+
+    /// Authorities whose last server is in charge ahead of its turn go on to the next one (FB-10).
+    fn try_next(&mut self, failed: ServerId) {
+        let is_down = |server: ServerId| self.servers[server.0].outage.is_some();
+        let mut moved = false;
+        for authority in self.authorities.iter_mut().filter(|authority| authority.tried() == Some(failed)) {
+            while authority.tried().is_some_and(is_down) {
+                authority.try_next();
+                moved = true;
+            }
+        }
+        if moved {
+            self.mark_all_streams();
+        }
     }
 
     /// A stream that had answers is over. That is no failure (P-18): the next one follows at once, unless such
@@ -57,7 +73,7 @@ impl XdsClient {
         let nanos = u64::try_from(self.settings.reconnect_spread.as_nanos()).unwrap_or(u64::MAX);
         let is_in_need = |(index, authority): (usize, &Authority)| {
             let is_on_fallback = !authority.above_active().is_empty();
-            authority.in_use().contains(&server)
+            authority.uses(server)
                 && (is_on_fallback || authority.reachability_only || self.cache.any_uncached(AuthorityId(index)))
         };
         if nanos == 0 || self.authorities.iter().enumerate().any(is_in_need) {
@@ -71,13 +87,14 @@ impl XdsClient {
     pub(super) fn active_is_down(&mut self, id: AuthorityId, due: bool) {
         let authority = &mut self.authorities[id.0];
         let is_down = |server: ServerId| self.servers[server.0].outage.is_some();
-        let before = authority.active();
+        let (before, was_ahead) = (authority.active(), authority.tried().is_some());
         if due {
             while authority.active().is_some_and(is_down) && authority.step_down().is_some() {}
         }
         let active = authority.active();
         if active != before {
-            self.active_changed(id, Report::FellBack);
+            // One that was ahead of its turn has nothing: what it was ahead of is in charge again.
+            self.active_changed(id, if was_ahead { Report::Recovered } else { Report::FellBack });
             self.hurry(id); // Another authority may have been in no hurry with that server.
         }
         let unreachable = active.map(|server| &self.servers[server.0]).and_then(|server| {
@@ -90,7 +107,7 @@ impl XdsClient {
     /// Something of an authority is missing: whoever was to be come back to at leisure is tried at once.
     pub(super) fn hurry(&mut self, id: AuthorityId) {
         for server in self.authorities[id.0].in_use() {
-            self.servers[server.0].hurry(*server, &mut self.timers);
+            self.servers[server.0].hurry(server, &mut self.timers);
         }
     }
 

@@ -29,6 +29,7 @@ mod collections;
 mod held;
 mod lists;
 mod results;
+mod whole;
 
 use collections::Collections;
 use held::Held;

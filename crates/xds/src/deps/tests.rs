@@ -46,6 +46,7 @@ mod routes;
 mod scale;
 mod sources;
 mod trouble;
+mod whole;
 
 const LDS: ResourceType = ResourceType::Listener;
 const RDS: ResourceType = ResourceType::RouteConfig;

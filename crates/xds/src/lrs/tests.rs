@@ -282,6 +282,7 @@ impl Testbed {
             client_default_listener_resource_name_template: "%s".to_owned(),
             server_listener_resource_name_template: None,
             certificate_providers: Default::default(),
+            last_good: None,
             audit_loggers: Default::default(),
             guards: Default::default(),
         };

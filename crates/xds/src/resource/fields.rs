@@ -198,7 +198,7 @@ const AUDIENCE: &str = "envoy.extensions.filters.http.gcp_authn.v3.Audience";
 const ADDRESS: &str = "envoy.config.core.v3.Address";
 
 /// The key under which an endpoint or a locality names its proxy (A86).
-const PROXY_ADDRESS: &str = "envoy.http11_proxy_transport_socket.proxy_address";
+pub(crate) const PROXY_ADDRESS: &str = "envoy.http11_proxy_transport_socket.proxy_address";
 
 /// Longest text from the wire that a fault shows in full, in characters.
 const MAX_EXCERPT: usize = 100;

@@ -35,15 +35,15 @@ pub(super) struct Machine {
     settings: ServeSettings,
     federation: bool,
 
-    listener: Watched<Listener>,
+    pub(super) listener: Watched<Listener>,
     /// The RouteConfigurations of the newest Listener and of the one in force, by canonical name.
-    routes: BTreeMap<Arc<str>, Watched<RouteConfig>>,
+    pub(super) routes: BTreeMap<Arc<str>, Watched<RouteConfig>>,
     /// The servers behind the newest Listener and its routes.
     sources: Sources,
     counted: Vec<Source>,
-    held_until: Option<Time>,
+    pub(super) held_until: Option<Time>,
 
-    in_force: Option<Arc<Serving>>,
+    pub(super) in_force: Option<Arc<Serving>>,
     /// The RouteConfigurations in force that cannot be had, as told.
     broken: BTreeMap<Arc<str>, Arc<ResourceError>>,
     socket: Socket,
@@ -165,6 +165,14 @@ impl Machine {
             Newest::Listener(listener) => self.consider(cx, listener),
         }
         self.sweep(cx);
+    }
+
+    /// The newest Listener, if it can be served.
+    pub(super) fn newest_listener(&self) -> Option<Arc<ServerListener>> {
+        match self.newest() {
+            Newest::Listener(listener) => Some(listener),
+            Newest::Awaited | Newest::Unusable(_) => None,
+        }
     }
 
     fn newest(&self) -> Newest {
@@ -309,7 +317,7 @@ impl Machine {
 
     // --- Routes ---
 
-    fn canonical(&self, name: &str) -> Arc<str> {
+    pub(super) fn canonical(&self, name: &str) -> Arc<str> {
         Name::new::<RouteConfig>(name, self.federation).canonical
     }
 
@@ -323,7 +331,7 @@ impl Machine {
 
     /// The routes of each chain of a Listener, or why there are none; nothing while they are waited for and nobody knows
     /// of any trouble.
-    fn results(&self, listener: &ServerListener) -> Option<Vec<RouteResult>> {
+    pub(super) fn results(&self, listener: &ServerListener) -> Option<Vec<RouteResult>> {
         let result = |chain: &Arc<FilterChain>| match &chain.http.routes {
             RouteSource::Inline(routes) => Some(Ok(Arc::clone(routes))),
             RouteSource::Rds(name) => match &self.routes.get(&self.canonical(name))?.state {
@@ -352,10 +360,7 @@ impl Machine {
 
     /// Ends the watches that nobody needs.
     fn sweep(&mut self, cx: &mut Context<'_>) {
-        let newest = match self.newest() {
-            Newest::Listener(listener) => Some(listener),
-            Newest::Awaited | Newest::Unusable(_) => None,
-        };
+        let newest = self.newest_listener();
         let in_force = self.in_force.as_ref().map(|serving| Arc::clone(&serving.listener));
         let listeners = newest.iter().chain(&in_force);
         let needed: BTreeSet<_> =

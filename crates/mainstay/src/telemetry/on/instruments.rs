@@ -113,6 +113,7 @@ metrics! {
     gauges {
         connected, off, "grpc.xds_client.connected", "{bool}", "Whether the xDS client has a working ADS stream to the xDS server.";
         delta, off, "mainstay.xds_client.delta", "{bool}", "Whether the ADS stream to the xDS server is of the incremental variant.";
+        last_good_age, off, "mainstay.last_good.age", "s", "How long ago what the last-good files hold was known to be what the control plane says.";
         resources, off, "grpc.xds_client.resources", "{resource}", "xDS resources by the state of their cache entry.";
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
 
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::client::{Protocol, ResourceCount, ResourceState};
@@ -21,6 +22,8 @@ pub(super) struct Shown {
     /// Servers in use.
     pub(super) servers: Vec<ShownServer>,
     pub(super) resources: Vec<ResourceCount>,
+    /// Since when the content of its last-good files is known to be good, since 1970.
+    pub(super) last_good: Option<Duration>,
 }
 
 /// What gauges show of one server.
@@ -35,7 +38,7 @@ pub(super) struct ShownServer {
 
 impl Registry {
     pub(super) fn add(&self, target: &Arc<str>) -> Arc<Mutex<Shown>> {
-        let shown = Shown { target: target.clone(), servers: Vec::new(), resources: Vec::new() };
+        let shown = Shown { target: target.clone(), servers: Vec::new(), resources: Vec::new(), last_good: None };
         let shown = Arc::new(Mutex::new(shown));
         let mut all = lock(&self.0);
         all.retain(|other| other.strong_count() > 0);
@@ -76,6 +79,21 @@ impl Registry {
         });
         for ((target, server), is_delta) in delta {
             to.observe(u64::from(is_delta), &[KeyValue::new(TARGET, target), KeyValue::new(SERVER, server)]);
+        }
+    }
+
+    /// How long ago it was known to be good what last-good files hold. Of clients with the same target the oldest is shown.
+    pub(super) fn last_good_age(&self, to: &dyn AsyncInstrument<u64>) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let mut ages: BTreeMap<_, u64> = BTreeMap::new();
+        self.each(|shown| {
+            if let Some(created_at) = shown.last_good {
+                let age = ages.entry(shown.target.clone()).or_default();
+                *age = (*age).max(now.saturating_sub(created_at).as_secs());
+            }
+        });
+        for (target, age) in ages {
+            to.observe(age, &[KeyValue::new(TARGET, target)]);
         }
     }
 

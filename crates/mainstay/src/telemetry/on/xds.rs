@@ -1,6 +1,7 @@
 //! Metrics of the XdsClient (A78, A88, S-70 to S-74).
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::client::{Received, Report, ServerState, ServerStatus, XdsClient};
@@ -80,6 +81,15 @@ impl XdsObserver {
             };
             shown.servers = servers.into_iter().map(shown_of).collect();
             shown.resources = client.count_resources();
+        }
+    }
+}
+
+impl XdsObserver {
+    /// Since when the content of the last-good files is known to be good, since 1970; none without files.
+    pub(crate) fn show_last_good(&mut self, created_at: Option<Duration>) {
+        if let Some(shown) = self.0.as_ref().and_then(|this| this.shown.as_ref()) {
+            lock(shown).last_good = created_at;
         }
     }
 }

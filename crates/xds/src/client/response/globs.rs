@@ -109,7 +109,7 @@ impl XdsClient {
             return;
         }
         let is_wanted = |entry: &&crate::client::cache::Entry| {
-            !entry.watchers.is_empty() && authorities[entry.authority.0].in_use().contains(&server)
+            !entry.watchers.is_empty() && authorities[entry.authority.0].uses(server)
         };
         let names: Vec<_> =
             cache.of_type(KIND).filter(|(_, entry)| is_wanted(entry)).map(|(name, _)| name.clone()).collect();

@@ -331,7 +331,7 @@ impl Chaos {
             }
             let server = client.servers.iter().position(|server| server.link.stream_id() == Some(*id)).expect("known");
             for kind in KINDS {
-                let uses = |entry: &Entry| client.authorities[entry.authority.0].in_use().iter().any(|s| s.0 == server);
+                let uses = |entry: &Entry| client.authorities[entry.authority.0].in_use().any(|s| s.0 == server);
                 let wanted = client.cache.of_type(kind).filter(|(_, e)| !e.watchers.is_empty() && uses(e));
                 let wanted: Vec<String> = wanted.map(|(name, _)| name.to_string()).collect();
                 assert_eq!(peer.names.get(&kind).cloned().unwrap_or_default(), wanted, "{id:?} {kind}");

@@ -553,6 +553,7 @@ fn bootstrap() -> Bootstrap {
         client_default_listener_resource_name_template: "%s".into(),
         server_listener_resource_name_template: None,
         certificate_providers: [("known".to_owned(), CertificateProviderConfig::FileWatcher(files))].into(),
+        last_good: None,
         audit_loggers: Default::default(),
         guards: Guards::default(),
     }

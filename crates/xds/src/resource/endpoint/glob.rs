@@ -2,13 +2,23 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use envoy_types::pb::envoy::config::core::v3::socket_address::PortSpecifier;
+use envoy_types::pb::envoy::config::core::v3::{
+    Address, HealthStatus as PbHealthStatus, Metadata, SocketAddress, address,
+};
 use envoy_types::pb::envoy::config::endpoint::v3 as pb;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Struct, UInt32Value, Value};
+use envoy_types::util::pack_any;
+use pb::endpoint::AdditionalAddress;
+use pb::lb_endpoint::HostIdentifier;
 
-use super::{Endpoint, SeenAddresses};
+use super::{Endpoint, HealthStatus, SeenAddresses};
 use crate::invalid::{Faults, Invalid};
-use crate::resource::{FromWire, ParseContext};
+use crate::resource::{FromWire, ParseContext, fields};
 
 /// The members of a glob collection by name, as far as their health lets them be used.
 ///
@@ -50,6 +60,50 @@ impl Endpoint {
             Self::parse(pb, addresses, faults)
         })
     }
+
+    /// A message that is read as this member again; `None` if there is none. The bytes that members come in are not kept.
+    pub(crate) fn to_member(&self) -> Option<pb::LbEndpoint> {
+        let addresses = self.addresses.as_slice();
+        let (first, more) = addresses.split_first()?;
+        let additional = |address: &SocketAddr| AdditionalAddress { address: Some(socket_address(*address)) };
+        let endpoint = pb::Endpoint {
+            address: Some(socket_address(*first)),
+            additional_addresses: more.iter().map(additional).collect(),
+            hostname: self.hostname().map(ToString::to_string).unwrap_or_default(),
+            ..pb::Endpoint::default()
+        };
+        let mut metadata = Metadata::default();
+        if let Some(hash_key) = self.hash_key() {
+            let kind = Some(Kind::StringValue(hash_key.to_string()));
+            let fields = Struct { fields: [("hash_key".to_owned(), Value { kind })].into() };
+            metadata.filter_metadata.insert("envoy.lb".to_owned(), fields);
+        }
+        if let Some(proxy) = self.proxy() {
+            let any = pack_any(socket_address(proxy));
+            metadata.typed_filter_metadata.insert(fields::PROXY_ADDRESS.to_owned(), any);
+        }
+        let member = pb::LbEndpoint {
+            health_status: match self.health {
+                HealthStatus::Unknown => PbHealthStatus::Unknown,
+                HealthStatus::Healthy => PbHealthStatus::Healthy,
+                HealthStatus::Draining => PbHealthStatus::Draining,
+            }
+            .into(),
+            load_balancing_weight: Some(UInt32Value { value: self.weight }),
+            metadata: (metadata != Metadata::default()).then_some(metadata),
+            host_identifier: Some(HostIdentifier::Endpoint(endpoint)),
+        };
+        Self::of_member(&member).is_ok_and(|read| read.as_ref() == Some(self)).then_some(member)
+    }
+}
+
+fn socket_address(address: SocketAddr) -> Address {
+    let socket = SocketAddress {
+        address: address.ip().to_string(),
+        port_specifier: Some(PortSpecifier::PortValue(address.port().into())),
+        ..SocketAddress::default()
+    };
+    Address { address: Some(address::Address::SocketAddress(socket)) }
 }
 
 impl FromWire for EndpointGlob {

@@ -34,6 +34,7 @@ impl TestSource {
             client_default_listener_resource_name_template: "%s".to_owned(),
             server_listener_resource_name_template: None,
             certificate_providers: Default::default(),
+            last_good: None,
             audit_loggers: Default::default(),
             guards,
         };
