@@ -132,6 +132,11 @@ impl OverrideHost {
         self.priority.shut_down(cx);
     }
 
+    /// The position of the priority that serves, and how many there are.
+    pub(crate) fn priority_in_use(&self) -> (usize, usize) {
+        self.priority.position()
+    }
+
     pub(crate) fn state(&self) -> State {
         self.priority.state()
     }
