@@ -86,8 +86,8 @@ pub(crate) struct Weighted<S> {
 pub(crate) struct ClusterPicker<S> {
     pub(crate) name: Arc<str>,
     pub(crate) note: Arc<str>,
-    /// The position of the priority that serves, and how many there are.
-    pub(crate) priority: (usize, usize),
+    /// Which priority serves.
+    pub(crate) priority: Standing,
     pub(crate) drops: Arc<[DropCategory]>,
     pub(crate) max_requests: u32,
     pub(crate) counter: Arc<Counter>,
@@ -99,6 +99,14 @@ pub(crate) struct ClusterPicker<S> {
 /// Where the next RPC goes. Any two are equal: the position is no part of what was decided.
 #[derive(Debug, Default)]
 pub(crate) struct Position(AtomicUsize);
+
+/// The position of the priority that serves when the picker is made, and how many there are. It is told to who asks and
+/// decides nothing. Any two are equal: a picker that does the same goes on where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    pub(crate) position: usize,
+    pub(crate) count: usize,
+}
 
 /// What RPCs can expect of a snapshot, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -328,7 +336,7 @@ impl<S: Subchannel> Weighted<S> {
 impl<S: Subchannel> ClusterPicker<S> {
     /// Drops, then the circuit breaker, then the child (L-85).
     fn pick<R: Recorder>(&self, args: &mut PickArgs<'_, R>) -> Pick<'_, S> {
-        args.recorder.record(|| Step::Leaf { cluster: Arc::clone(&self.name), priority: self.priority });
+        args.recorder.record(|| Step::Leaf { cluster: Arc::clone(&self.name), priority: (self.priority.position, self.priority.count) });
         let mut chance = args.draws.drops.once(args.choose);
         for (index, drop) in self.drops.iter().enumerate() {
             let below = u64::from(drop.per_million);
@@ -424,6 +432,18 @@ impl PartialEq for Position {
 impl Eq for Position {}
 
 impl Hash for Position {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl PartialEq for Standing {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Standing {}
+
+impl Hash for Standing {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 

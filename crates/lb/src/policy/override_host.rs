@@ -22,7 +22,7 @@ use super::{Cx, Event, What};
 use crate::calls::CallCounter;
 use crate::endpoint::{Address, AddressSet, EndpointRef, LocalityConfig, PriorityConfig};
 use crate::owner::Owner;
-use crate::picker::{HostState, OverridePicker, Picker, Ready, SessionHost, Used};
+use crate::picker::{HostState, OverridePicker, Picker, Ready, SessionHost, Standing, Used};
 use crate::pool::{Handles, Pool};
 use crate::subchannel::{State, Subchannel, SubchannelId};
 use crate::timers::TimerKind;
@@ -132,9 +132,10 @@ impl OverrideHost {
         self.priority.shut_down(cx);
     }
 
-    /// The position of the priority that serves, and how many there are.
-    pub(crate) fn priority_in_use(&self) -> (usize, usize) {
-        self.priority.position()
+    /// Which priority serves.
+    pub(crate) fn standing(&self) -> Standing {
+        let (position, count) = self.priority.position();
+        Standing { position, count }
     }
 
     pub(crate) fn state(&self) -> State {
