@@ -8,7 +8,7 @@ use clap::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::{backend, demo, failure::Failure, get, load, output::Output, serve, signals::Signals, sim, soak};
+use crate::{backend, demo, explain, failure::Failure, get, load, output::Output, serve, signals::Signals, sim, soak};
 
 /// xDS channels that keep working when the control plane does not.
 #[derive(Debug, Parser)]
@@ -26,6 +26,7 @@ enum Command {
     Backend(backend::Flags),
     Load(load::Flags),
     Get(get::Flags),
+    Explain(explain::Flags),
     Sim(sim::Flags),
     Soak(soak::Flags),
 }
@@ -47,6 +48,7 @@ impl Cli {
                 Command::Backend(flags) => backend::run(flags.resolve()?, signals, output).await,
                 Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
                 Command::Get(flags) => get::run(flags.resolve()?, signals, output).await,
+                Command::Explain(flags) => explain::run(flags.resolve()?, signals, output).await,
                 Command::Sim(flags) => sim::run(flags.resolve(), signals, output).await,
                 Command::Soak(flags) => soak::run(flags.resolve(), signals, output).await,
             }

@@ -16,7 +16,9 @@ use tokio::time::Instant;
 
 use crate::{backend, connect, failure::Failure, listen, output::Output, signals::Signals, span};
 use listener::ListenerReport;
-use report::{Report, Status};
+use report::Status;
+pub(crate) use report::{Facts, Report};
+pub(crate) use tree::clean;
 
 /// Resolve an xDS target as a channel does and show the configuration with its sources
 ///

@@ -336,7 +336,10 @@ impl<S: Subchannel> Weighted<S> {
 impl<S: Subchannel> ClusterPicker<S> {
     /// Drops, then the circuit breaker, then the child (L-85).
     fn pick<R: Recorder>(&self, args: &mut PickArgs<'_, R>) -> Pick<'_, S> {
-        args.recorder.record(|| Step::Leaf { cluster: Arc::clone(&self.name), priority: (self.priority.position, self.priority.count) });
+        args.recorder.record(|| Step::Leaf {
+            cluster: Arc::clone(&self.name),
+            priority: (self.priority.position, self.priority.count),
+        });
         let mut chance = args.draws.drops.once(args.choose);
         for (index, drop) in self.drops.iter().enumerate() {
             let below = u64::from(drop.per_million);

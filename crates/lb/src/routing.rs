@@ -124,12 +124,7 @@ impl RouteTable {
     }
 
     /// The first route that matches.
-    pub(crate) fn find<R: Recorder>(
-        &self,
-        rpc: Rpc<'_>,
-        choose: &mut dyn Choose,
-        recorder: R,
-    ) -> Option<Found<'_>> {
+    pub(crate) fn find<R: Recorder>(&self, rpc: Rpc<'_>, choose: &mut dyn Choose, recorder: R) -> Option<Found<'_>> {
         let mut from = 0;
         loop {
             let Some(at) = self.first_match(rpc, from) else {

@@ -42,7 +42,7 @@ mod tests;
 pub use config::{ClusterChildren, ClusterConfig, ClusterResult, JoinedLocality, ResolvedEndpoints, XdsConfig};
 pub use dns::DnsName;
 pub use error::{ClusterError, ClusterErrorKind, ConfigError};
-pub use held::{Holdings, resolve};
+pub use held::{HeldResources, LookUp};
 
 pub(crate) use sources::{Source, Sources, Verdict};
 pub(crate) use watch::{Name, State, Watched, key};

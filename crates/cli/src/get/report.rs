@@ -13,31 +13,31 @@ use serde::Serialize;
 
 /// All there is to say about a target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Report {
-    pub(super) target: String,
-    pub(super) status: Status,
+pub(crate) struct Report {
+    pub(crate) target: String,
+    pub(crate) status: Status,
     /// Why there is no configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
-    pub(super) node: String,
+    pub(crate) error: Option<String>,
+    pub(crate) node: String,
     /// Whether resources of one authority are from more than one server.
-    pub(super) mixed_sources: bool,
-    pub(super) servers: Vec<ServerReport>,
+    pub(crate) mixed_sources: bool,
+    pub(crate) servers: Vec<ServerReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) listener: Option<Named>,
+    pub(crate) listener: Option<Named>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) routes: Option<Routes>,
+    pub(crate) routes: Option<Routes>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) clusters: BTreeMap<String, ClusterReport>,
+    pub(crate) clusters: BTreeMap<String, ClusterReport>,
     /// Every watched resource, if there is no configuration.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) watched: Vec<Watched>,
+    pub(crate) watched: Vec<Watched>,
 }
 
 /// How much of the configuration can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Status {
+pub(crate) enum Status {
     /// Every cluster has endpoints.
     Complete,
     /// Some have none.
@@ -47,141 +47,141 @@ pub(super) enum Status {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct ServerReport {
-    pub(super) uri: String,
-    pub(super) state: &'static str,
+pub(crate) struct ServerReport {
+    pub(crate) uri: String,
+    pub(crate) state: &'static str,
     /// Whether the stream to it is of the incremental variant.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) delta: bool,
+    pub(crate) delta: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 /// Where a resource stands and where it came from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Facts {
-    pub(super) state: &'static str,
+pub(crate) struct Facts {
+    pub(crate) state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) version: Option<String>,
+    pub(crate) version: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) age_ms: Option<u64>,
+    pub(crate) age_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) server: Option<String>,
+    pub(crate) server: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Named {
-    pub(super) name: String,
+pub(crate) struct Named {
+    pub(crate) name: String,
     #[serde(flatten)]
-    pub(super) facts: Facts,
+    pub(crate) facts: Facts,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Watched {
+pub(crate) struct Watched {
     #[serde(rename = "type")]
-    pub(super) kind: String,
+    pub(crate) kind: String,
     #[serde(flatten)]
-    pub(super) resource: Named,
+    pub(crate) resource: Named,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Routes {
+pub(crate) struct Routes {
     /// The RDS resource; absent if the routes are in the listener.
     #[serde(flatten)]
-    pub(super) resource: Option<Named>,
-    pub(super) virtual_host: String,
-    pub(super) routes: Vec<RouteReport>,
+    pub(crate) resource: Option<Named>,
+    pub(crate) virtual_host: String,
+    pub(crate) routes: Vec<RouteReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct RouteReport {
+pub(crate) struct RouteReport {
     #[serde(rename = "match")]
-    pub(super) matches: String,
+    pub(crate) matches: String,
     /// Where its RPCs go, with the share of each; empty if they fail.
-    pub(super) clusters: Vec<Weighted>,
+    pub(crate) clusters: Vec<Weighted>,
     /// Why they fail.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unsupported: Option<String>,
+    pub(crate) unsupported: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Weighted {
-    pub(super) name: String,
-    pub(super) weight: u32,
+pub(crate) struct Weighted {
+    pub(crate) name: String,
+    pub(crate) weight: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct ClusterReport {
+pub(crate) struct ClusterReport {
     #[serde(flatten)]
-    pub(super) facts: Facts,
+    pub(crate) facts: Facts,
     /// Why it cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unusable: Option<String>,
+    pub(crate) unusable: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) kind: Option<&'static str>,
+    pub(crate) kind: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) lb_policy: Option<String>,
+    pub(crate) lb_policy: Option<String>,
     /// The name that DNS is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) dns: Option<String>,
+    pub(crate) dns: Option<String>,
     /// How its endpoints are connected to by channels with xDS credentials; absent if it does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) tls: Option<TlsReport>,
+    pub(crate) tls: Option<TlsReport>,
     /// The clusters of an aggregate, the most preferred first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) children: Vec<String>,
+    pub(crate) children: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) endpoints: Option<EndpointsReport>,
+    pub(crate) endpoints: Option<EndpointsReport>,
 }
 
 /// The TLS context of a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct TlsReport {
+pub(crate) struct TlsReport {
     /// The certificate provider instance with the roots; absent for those of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) roots: Option<String>,
+    pub(crate) roots: Option<String>,
     /// The one with our certificate; absent if we present none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) identity: Option<String>,
+    pub(crate) identity: Option<String>,
     /// The names that endpoints may have; any, if there are none.
-    pub(super) subject_alt_names: Vec<String>,
+    pub(crate) subject_alt_names: Vec<String>,
     /// The server name that is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) sni: Option<String>,
+    pub(crate) sni: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct EndpointsReport {
+pub(crate) struct EndpointsReport {
     /// The EDS resource; absent for DNS.
     #[serde(flatten)]
-    pub(super) resource: Option<Named>,
-    pub(super) priorities: Vec<Vec<LocalityReport>>,
+    pub(crate) resource: Option<Named>,
+    pub(crate) priorities: Vec<Vec<LocalityReport>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct LocalityReport {
+pub(crate) struct LocalityReport {
     /// region/zone/sub_zone
-    pub(super) name: String,
-    pub(super) weight: u32,
+    pub(crate) name: String,
+    pub(crate) weight: u32,
     /// The list collection that the endpoints are from.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) collection: Option<Named>,
-    pub(super) endpoints: Vec<EndpointReport>,
+    pub(crate) collection: Option<Named>,
+    pub(crate) endpoints: Vec<EndpointReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct EndpointReport {
-    pub(super) addresses: Vec<String>,
-    pub(super) health: &'static str,
-    pub(super) weight: u32,
+pub(crate) struct EndpointReport {
+    pub(crate) addresses: Vec<String>,
+    pub(crate) health: &'static str,
+    pub(crate) weight: u32,
 }
 
 // === impl Report ===
 
 impl Report {
-    pub(super) fn new(view: &ConfigView) -> Self {
+    pub(crate) fn new(view: &ConfigView) -> Self {
         let mut report = Self {
             target: view.target.clone(),
             status: Status::Failed,
@@ -219,13 +219,13 @@ impl Report {
     }
 
     /// The clusters without endpoints.
-    pub(super) fn unusable(&self) -> Vec<&str> {
+    pub(crate) fn unusable(&self) -> Vec<&str> {
         let unusable = self.clusters.iter().filter(|(_, cluster)| !cluster.is_usable());
         unusable.map(|(name, _)| name.as_str()).collect()
     }
 
     /// Whether only time has passed.
-    pub(super) fn says_the_same_as(&self, other: &Self) -> bool {
+    pub(crate) fn says_the_same_as(&self, other: &Self) -> bool {
         self.ageless() == other.ageless()
     }
 
@@ -251,7 +251,7 @@ impl Report {
 }
 
 impl ServerReport {
-    pub(super) fn new(status: &ServerStatus) -> Self {
+    pub(crate) fn new(status: &ServerStatus) -> Self {
         let state = match status.state {
             ServerState::Idle => "idle",
             ServerState::Connecting => "connecting",
@@ -283,7 +283,7 @@ impl Watched {
 }
 
 impl Facts {
-    pub(super) fn new(taken_at: Instant, status: &ResourceStatus) -> Self {
+    pub(crate) fn new(taken_at: Instant, status: &ResourceStatus) -> Self {
         let value = status.value.as_ref();
         let age = value.map(|value| taken_at.duration_since(value.received_at).as_millis());
         Self {

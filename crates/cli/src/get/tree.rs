@@ -12,7 +12,7 @@ use super::report::{
 use crate::output::{BAD, DIM, GOOD, TITLE, styled};
 
 /// Draws it; the last line has no line break.
-pub(super) fn draw(report: &Report) -> String {
+pub(crate) fn draw(report: &Report) -> String {
     let (style, status) = match report.status {
         Status::Complete => (GOOD, "complete"),
         Status::Partial => (BAD, "partial"),
@@ -246,7 +246,7 @@ fn span(age_ms: u64) -> String {
 }
 
 /// Names come from servers: one that carries control characters must not control the terminal.
-fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     let shown = |character: char| -> String {
         if character.is_control() { character.escape_default().collect() } else { character.into() }
     };

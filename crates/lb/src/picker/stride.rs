@@ -36,9 +36,8 @@ impl<S: Subchannel> StridePicker<S> {
     }
 
     pub(super) fn pick(&self, recorder: impl Recorder) -> Pick<'_, S> {
-        recorder.record(|| {
-            Step::endpoints("weighted_round_robin", self.endpoints.iter().map(|endpoint| &endpoint.ready))
-        });
+        recorder
+            .record(|| Step::endpoints("weighted_round_robin", self.endpoints.iter().map(|endpoint| &endpoint.ready)));
         if self.endpoints.is_empty() {
             return Pick::lost();
         }
