@@ -8,7 +8,10 @@ use clap::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::{backend, demo, explain, failure::Failure, get, load, output::Output, serve, signals::Signals, sim, soak};
+use crate::{
+    backend, demo, diff, explain, failure::Failure, get, inspect, load, output::Output, serve, signals::Signals, sim,
+    soak, status, top,
+};
 
 /// xDS channels that keep working when the control plane does not.
 #[derive(Debug, Parser)]
@@ -27,6 +30,10 @@ enum Command {
     Load(load::Flags),
     Get(get::Flags),
     Explain(explain::Flags),
+    Inspect(inspect::Flags),
+    Status(status::Flags),
+    Top(top::Flags),
+    Diff(diff::Flags),
     Sim(sim::Flags),
     Soak(soak::Flags),
 }
@@ -49,6 +56,10 @@ impl Cli {
                 Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
                 Command::Get(flags) => get::run(flags.resolve()?, signals, output).await,
                 Command::Explain(flags) => explain::run(flags.resolve()?, signals, output).await,
+                Command::Inspect(flags) => inspect::run(flags, signals, output).await,
+                Command::Status(flags) => status::run(flags, signals, output).await,
+                Command::Top(flags) => top::run(flags, signals, output).await,
+                Command::Diff(flags) => diff::run(flags, signals, output).await,
                 Command::Sim(flags) => sim::run(flags.resolve(), signals, output).await,
                 Command::Soak(flags) => soak::run(flags.resolve(), signals, output).await,
             }

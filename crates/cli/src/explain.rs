@@ -24,6 +24,7 @@ use crate::{
     span,
 };
 use decision::Decided;
+pub(crate) use words::filters;
 
 /// Say why a call goes where it goes: routes, filters, cluster, priority, locality, endpoint
 ///

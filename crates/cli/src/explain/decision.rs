@@ -120,7 +120,7 @@ pub(super) struct Passed {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Filter {
+pub(crate) struct Filter {
     pub(super) name: String,
     #[serde(rename = "type")]
     pub(super) kind: &'static str,

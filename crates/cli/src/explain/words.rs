@@ -13,7 +13,7 @@ use crate::get::{Facts, clean};
 use crate::output::{BAD, DIM, TITLE, styled};
 
 /// What the filters of a chain do under these overrides, the most specific first.
-pub(super) fn filters(chain: &[HttpFilter], levels: &[(&'static str, &FilterOverrides)]) -> Vec<Filter> {
+pub(crate) fn filters(chain: &[HttpFilter], levels: &[(&'static str, &FilterOverrides)]) -> Vec<Filter> {
     let overrides: Vec<&FilterOverrides> = levels.iter().map(|(_, overrides)| *overrides).collect();
     let describe = |filter: &HttpFilter| {
         let level = levels.iter().find(|(_, overrides)| overrides.contains_key(&filter.name));
@@ -92,6 +92,13 @@ pub(super) fn choice(forward: &ForwardAction, at: usize) -> Option<&WeightedClus
     }
 }
 
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.effect)?;
+        self.overridden.map_or(Ok(()), |by| write!(f, " (override on {by})"))
+    }
+}
+
 impl fmt::Display for Decided {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers: Vec<String> = self.headers.iter().map(|(name, value)| format!("  {name}: {value}")).collect();
@@ -114,11 +121,7 @@ impl fmt::Display for Decided {
                 lines.passed(&self.passed);
             }
         }
-        let filter = |filter: &Filter| {
-            let by = filter.overridden.map_or_else(String::new, |by| format!(" (override on {by})"));
-            format!("{}: {}{by}", filter.name, filter.effect)
-        };
-        lines.add("filters", self.filters.iter().map(filter).collect::<Vec<_>>().join("  ·  "));
+        lines.add("filters", self.filters.iter().map(ToString::to_string).collect::<Vec<_>>().join("  ·  "));
         for injected in &self.injected {
             lines.add("", format!("this call: {injected}"));
         }

@@ -5,11 +5,14 @@ use std::{collections::BTreeMap, time::Instant};
 use mainstay::{
     ResourceType,
     view::{
-        Cluster, ClusterError, ClusterKind, ConfigView, Endpoint, Endpoints, HealthStatus, LocalityEndpoints,
-        ResourceState, ResourceStatus, Route, RouteAction, ServerState, ServerStatus, TlsContext, XdsConfig,
+        Cluster, ClusterError, ClusterKind, ConfigView, DropCategory, Endpoint, Endpoints, HealthStatus,
+        LocalityEndpoints, ResourceState, ResourceStatus, RetryPolicy, Route, RouteAction, ServerState, ServerStatus,
+        TlsContext, XdsConfig,
     },
 };
 use serde::Serialize;
+
+use super::detail;
 
 /// All there is to say about a target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -104,6 +107,15 @@ pub(crate) struct RouteReport {
     /// Why they fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unsupported: Option<String>,
+    /// The longest time that they may take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_ms: Option<u64>,
+    /// When they are sent again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) retry: Option<String>,
+    /// What filters but the router do to them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) filters: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -129,6 +141,18 @@ pub(crate) struct ClusterReport {
     /// How its endpoints are connected to by channels with xDS credentials; absent if it does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tls: Option<TlsReport>,
+    /// The circuit breaker, if it is not the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_requests: Option<u32>,
+    /// What outlier detection does, if it is on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) outlier_detection: Option<String>,
+    /// Shares of the RPCs that are dropped.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) drops: Vec<String>,
+    /// Localities and endpoints of the resource that are not used, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) left_out: Vec<String>,
     /// The clusters of an aggregate, the most preferred first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) children: Vec<String>,
@@ -176,6 +200,9 @@ pub(crate) struct EndpointReport {
     pub(crate) addresses: Vec<String>,
     pub(crate) health: &'static str,
     pub(crate) weight: u32,
+    /// The state of the connection and its calls, if channelz tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connection: Option<String>,
 }
 
 // === impl Report ===
@@ -210,7 +237,7 @@ impl Report {
         self.routes = Some(Routes {
             resource: config.route_config.as_ref().map(|name| Named::new(view, ResourceType::RouteConfig, name)),
             virtual_host: config.virtual_host.clone(),
-            routes: config.routes.iter().map(RouteReport::new).collect(),
+            routes: config.routes.iter().map(|route| RouteReport::new(route, config)).collect(),
         });
         let clusters = config.clusters.iter();
         self.clusters =
@@ -227,6 +254,24 @@ impl Report {
     /// Whether only time has passed.
     pub(crate) fn says_the_same_as(&self, other: &Self) -> bool {
         self.ageless() == other.ageless()
+    }
+
+    /// All endpoints of all clusters.
+    pub(crate) fn endpoints_mut(&mut self) -> impl Iterator<Item = &mut EndpointReport> {
+        let priorities = self.clusters.values_mut().filter_map(|cluster| cluster.endpoints.as_mut());
+        priorities
+            .flat_map(|endpoints| endpoints.priorities.iter_mut().flatten())
+            .flat_map(|locality| &mut locality.endpoints)
+    }
+
+    /// Without what changes all the time: ages, and what is counted.
+    pub(crate) fn settled(&self) -> Self {
+        let mut report = self.ageless();
+        for endpoint in report.endpoints_mut() {
+            let state = endpoint.connection.take();
+            endpoint.connection = state.and_then(|state| state.rsplit_once(", ").map(|(state, _)| state.to_owned()));
+        }
+        report
     }
 
     fn ageless(&self) -> Self {
@@ -260,6 +305,21 @@ impl ServerReport {
             _ => "unknown",
         };
         Self { uri: status.server.clone(), state, delta: status.delta, error: status.last_error.clone() }
+    }
+
+    /// What a process of ours tells in the metadata of its node.
+    pub(crate) fn told(uri: &str, told: &str) -> Self {
+        let (state, rest) = told.split_once([':', ',']).unwrap_or((told, ""));
+        let rest = rest.trim();
+        let state = match state {
+            "IDLE" => "idle",
+            "CONNECTING" => "connecting",
+            "READY" => "ready",
+            "TRANSIENT_FAILURE" => "unreachable",
+            _ => "unknown",
+        };
+        let error = (!rest.is_empty() && rest != "delta").then(|| rest.to_owned());
+        Self { uri: uri.to_owned(), state, delta: rest == "delta", error }
     }
 }
 
@@ -305,9 +365,12 @@ impl Facts {
 }
 
 impl RouteReport {
-    fn new(route: &Route) -> Self {
+    fn new(route: &Route, config: &XdsConfig) -> Self {
+        let (mut timeout, mut retry) = (None, None);
         let (clusters, unsupported) = match &route.action {
             RouteAction::Forward(forward) => {
+                timeout = forward.max_stream_duration.or(config.max_stream_duration).filter(|limit| !limit.is_zero());
+                retry = forward.retry.as_ref().map(retries);
                 let clusters = forward.clusters.iter();
                 (clusters.map(|to| Weighted { name: to.name.clone(), weight: to.weight }).collect(), None)
             }
@@ -315,7 +378,14 @@ impl RouteReport {
             RouteAction::Unsupported { action, .. } => (Vec::new(), Some(action.clone())),
             other => (Vec::new(), Some(format!("{other:?}"))),
         };
-        Self { matches: route.matches.to_string(), clusters, unsupported }
+        Self {
+            matches: route.matches.to_string(),
+            clusters,
+            unsupported,
+            timeout_ms: timeout.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+            retry,
+            filters: Vec::new(),
+        }
     }
 }
 
@@ -329,6 +399,10 @@ impl ClusterReport {
             lb_policy: None,
             dns: None,
             tls: None,
+            max_requests: None,
+            outlier_detection: None,
+            drops: Vec::new(),
+            left_out: Vec::new(),
             children: Vec::new(),
             endpoints: None,
         };
@@ -360,6 +434,16 @@ impl ClusterReport {
         }
         self.lb_policy = Some(cluster.lb_policy.clone());
         self.tls = cluster.tls.as_ref().map(TlsReport::new);
+        self.max_requests = Some(cluster.max_requests).filter(|limit| *limit != DEFAULT_MAX_REQUESTS);
+        self.outlier_detection = cluster.outlier_detection.then(|| "on".to_owned());
+        let drops = cluster.endpoints.iter().flat_map(|endpoints| &endpoints.drops);
+        let drop = |drop: &DropCategory| format!("{} {} %", drop.category, f64::from(drop.per_million) / 10_000.0);
+        self.drops = drops.filter(|drop| drop.per_million > 0).map(drop).collect();
+        if let Some(value) =
+            eds.as_ref().and_then(|eds| view.resource(ResourceType::Endpoints, &eds.name)?.value.as_ref())
+        {
+            self.left_out = detail::left_out(&value.encoded);
+        }
         let priorities = cluster.endpoints.as_ref().map_or_else(Vec::new, |endpoints| priorities(view, endpoints));
         if self.dns.is_some() && cluster.endpoints.is_none() {
             self.unusable = Some(cluster.note.clone());
@@ -390,6 +474,12 @@ impl TlsReport {
     }
 }
 
+fn retries(retry: &RetryPolicy) -> String {
+    let codes: Vec<String> = retry.retry_on.iter().map(|code| format!("{code:?}")).collect();
+    let (base, max) = (retry.base_interval, retry.max_interval);
+    format!("{} times after {}, {base:?} to {max:?} apart", retry.num_retries, codes.join(", "))
+}
+
 fn priorities(view: &ConfigView, endpoints: &Endpoints) -> Vec<Vec<LocalityReport>> {
     let report = |from: &LocalityEndpoints| LocalityReport {
         name: from.locality.to_string(),
@@ -416,6 +506,10 @@ impl EndpointReport {
                 _ => "unknown",
             },
             weight: endpoint.weight,
+            connection: None,
         }
     }
 }
+
+/// What circuit breakers allow that are not set (A32).
+const DEFAULT_MAX_REQUESTS: u32 = 1024;
