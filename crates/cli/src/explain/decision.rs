@@ -147,10 +147,16 @@ pub(super) struct PriorityStep {
 #[derive(Debug, Serialize)]
 pub(super) struct LocalityStep {
     pub(super) name: String,
+    /// How it was drawn, if there were several to choose from.
+    #[serde(flatten)]
+    pub(super) share: Option<LocalityShare>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct LocalityShare {
     pub(super) weight: u64,
     pub(super) total: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) drawn: Option<u64>,
+    pub(super) drawn: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -186,7 +192,7 @@ impl Decided {
             virtual_host: host(config, &resolved.target.data_plane_authority),
             route: None,
             passed: Vec::new(),
-            filters: words::filters(&config.listener.filters, &[]),
+            filters: Vec::new(),
             injected: Vec::new(),
             cluster: None,
             cluster_resource: None,
@@ -211,7 +217,7 @@ impl Decided {
         for step in &told.steps {
             decided.take(step, view, config, rpc, states);
         }
-        decided.end(&told.outcome, config);
+        decided.end(&told.outcome);
         decided
     }
 
@@ -262,8 +268,8 @@ impl Decided {
                 self.circuit_breaker = Some(Breaker { in_flight: *in_flight, limit: *limit });
             }
             Step::Locality { weight, draw } => {
-                let (weight, total, drawn) = (*weight, draw.of, Some(draw.drawn));
-                self.locality = Some(LocalityStep { name: String::new(), weight, total, drawn });
+                let share = Some(LocalityShare { weight: *weight, total: draw.of, drawn: draw.drawn });
+                self.locality = Some(LocalityStep { name: String::new(), share });
             }
             Step::Hash(hash) => self.hash = Some(format!("{hash:016x}")),
             Step::Session(address) => {
@@ -302,20 +308,15 @@ impl Decided {
         });
     }
 
-    fn end(&mut self, outcome: &Outcome, config: &XdsConfig) {
+    fn end(&mut self, outcome: &Outcome) {
         let (error, code) = match outcome {
             Outcome::Sent { address, origin, authority, .. } => {
                 self.picked = Some(address.to_string());
                 self.authority.clone_from(authority);
                 let place = &origin.locality;
                 let name = format!("{}/{}/{}", place.region, place.zone, place.sub_zone);
-                match &mut self.locality {
-                    Some(step) => step.name = name,
-                    None => {
-                        let weight = only_weight(config, &origin.cluster, &origin.locality).unwrap_or(1);
-                        self.locality = Some(LocalityStep { name, weight, total: weight, drawn: None });
-                    }
-                }
+                let share = self.locality.take().and_then(|step| step.share);
+                self.locality = Some(LocalityStep { name, share });
                 return;
             }
             Outcome::Aborted(code) => ("a fault filter ends it".to_owned(), code.name()),
@@ -363,18 +364,6 @@ fn skipped(cluster: &ClusterConfig, at: usize, states: &States<'_>) -> Vec<Strin
         }
     };
     priorities.map(why).collect()
-}
-
-/// The weight of a locality.
-fn only_weight(
-    config: &XdsConfig,
-    cluster: &str,
-    locality: &mainstay_xds::resource::endpoint::Locality,
-) -> Option<u64> {
-    let found = config.clusters.get(cluster)?.as_ref().ok()?;
-    let ClusterChildren::Endpoints(Some(endpoints)) = &found.children else { return None };
-    let mut all = endpoints.priorities().flatten().map(|joined| (Arc::clone(joined.locality), joined.weight));
-    all.find(|(found, _)| **found == *locality).map(|(_, weight)| weight.into())
 }
 
 fn host(config: &XdsConfig, authority: &str) -> Host {

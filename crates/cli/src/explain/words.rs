@@ -121,7 +121,8 @@ impl fmt::Display for Decided {
                 lines.passed(&self.passed);
             }
         }
-        lines.add("filters", self.filters.iter().map(ToString::to_string).collect::<Vec<_>>().join("  ·  "));
+        let filters: Vec<String> = self.filters.iter().map(ToString::to_string).collect();
+        lines.maybe("filters", (!filters.is_empty()).then(|| filters.join("  ·  ")));
         for injected in &self.injected {
             lines.add("", format!("this call: {injected}"));
         }
@@ -146,8 +147,10 @@ impl fmt::Display for Decided {
             "locality",
             self.locality.as_ref().map(|step| {
                 let name = if step.name == "//" { "no locality" } else { &step.name };
-                let drawn = step.drawn.map_or_else(String::new, |drawn| format!(" (drew {drawn})"));
-                format!("{name}  weight {} of {}{drawn}", step.weight, step.total)
+                let share = step.share.as_ref().map_or_else(String::new, |share| {
+                    format!("  weight {} of {} (drew {})", share.weight, share.total, share.drawn)
+                });
+                format!("{name}{share}")
             }),
         );
         if let (Some(policy), false) = (&self.lb_policy, self.endpoints.is_empty()) {

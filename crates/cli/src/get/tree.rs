@@ -241,6 +241,8 @@ fn resource(kind: &str, Named { name, facts }: &Named) -> Branch {
 fn aside(facts: &Facts) -> String {
     let Facts { state, version, age_ms, server, .. } = facts;
     let text = match (version, age_ms, server) {
+        // Files have no versions.
+        (Some(version), _, Some(server)) if version.is_empty() && !server.is_empty() => format!("from {server}"),
         (Some(version), Some(age), Some(server)) if server.is_empty() => {
             format!("version {version}, {} old", span(*age))
         }

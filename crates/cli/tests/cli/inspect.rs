@@ -81,7 +81,7 @@ async fn a_process_of_ours_is_shown_as_it_is() {
 
     // The control plane dies: that is seen, and what is held is not lost.
     let uri = server.addr().to_string();
-    server.stop();
+    server.stop().await;
     let mut seen = Value::Null;
     for _ in 0..200 {
         seen = json_of(&mainstay(&["status", &address, "--json"]).stdout);
