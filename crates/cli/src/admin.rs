@@ -11,12 +11,12 @@ use crate::{failure::Failure, listen};
 #[derive(Debug)]
 pub(crate) struct Admin(JoinHandle<()>);
 
-/// Serves CSDS at `address` and says where on standard error.
+/// Serves CSDS and channelz at `address` and says where on standard error.
 pub(crate) async fn serve(address: SocketAddr) -> Result<Admin, Failure> {
     let failed = |error| listen::failure(address, &error);
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     anstream::eprintln!("admin: CSDS on {}", listener.local_addr().map_err(failed)?);
-    let server = Server::builder().add_service(mainstay::admin::csds());
+    let server = Server::builder().add_service(mainstay::admin::csds()).add_service(mainstay::admin::channelz());
     let serving = server.serve_with_incoming(TcpIncoming::from(listener));
     Ok(Admin(tokio::spawn(async {
         if let Err(error) = serving.await {

@@ -9,7 +9,8 @@ use clap::{
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    backend, demo, failure::Failure, get, last_good, load, output::Output, serve, signals::Signals, sim, soak,
+    backend, demo, diff, explain, failure::Failure, get, inspect, last_good, load, output::Output, serve,
+    signals::Signals, sim, soak, status, top,
 };
 
 /// xDS channels that keep working when the control plane does not.
@@ -29,6 +30,11 @@ enum Command {
     Load(load::Flags),
     Get(get::Flags),
     LastGood(last_good::Flags),
+    Explain(explain::Flags),
+    Inspect(inspect::Flags),
+    Status(status::Flags),
+    Top(top::Flags),
+    Diff(diff::Flags),
     Sim(sim::Flags),
     Soak(soak::Flags),
 }
@@ -51,6 +57,11 @@ impl Cli {
                 Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
                 Command::Get(flags) => get::run(flags.resolve()?, signals, output).await,
                 Command::LastGood(flags) => last_good::run(flags, output),
+                Command::Explain(flags) => explain::run(flags.resolve()?, signals, output).await,
+                Command::Inspect(flags) => inspect::run(flags, signals, output).await,
+                Command::Status(flags) => status::run(flags, signals, output).await,
+                Command::Top(flags) => top::run(flags, signals, output).await,
+                Command::Diff(flags) => diff::run(flags, signals, output).await,
                 Command::Sim(flags) => sim::run(flags.resolve(), signals, output).await,
                 Command::Soak(flags) => soak::run(flags.resolve(), signals, output).await,
             }

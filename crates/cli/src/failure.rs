@@ -51,6 +51,11 @@ impl Failure {
         Self { kind, ..Self::failed(format!("cannot write the output: {error}")) }
     }
 
+    /// What went wrong.
+    pub(crate) fn what(&self) -> &str {
+        &self.what
+    }
+
     /// Adds what the user can do.
     pub(crate) fn tip(mut self, tip: impl Into<String>) -> Self {
         self.tip = Some(tip.into());

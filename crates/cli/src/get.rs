@@ -1,5 +1,6 @@
 //! `mainstay get`: what a channel to a target, or a server, is told, and by whom.
 
+mod detail;
 mod listener;
 mod report;
 mod tree;
@@ -14,9 +15,19 @@ use mainstay::{
 };
 use tokio::time::Instant;
 
-use crate::{backend, connect, failure::Failure, listen, output::Output, signals::Signals, span};
+use crate::{
+    backend, connect,
+    failure::Failure,
+    listen,
+    output::Output,
+    signals::Signals,
+    source::{Boot, Resolved},
+    span,
+};
 use listener::ListenerReport;
-use report::{Report, Status};
+use report::Status;
+pub(crate) use report::{ClusterReport, Facts, Report, RouteReport, ServerReport};
+pub(crate) use tree::{clean, draw};
 
 /// Resolve an xDS target as a channel does and show the configuration with its sources
 ///
@@ -131,9 +142,10 @@ async fn run_target(
     }
     let channel = connect::build(builder)?;
     let mut events = channel.events();
+    let boot = Boot::of_user(None)?;
     let mut configs = channel.configs();
     let mut shown = tokio::select! {
-        first = first(&mut configs, Instant::now() + settings.timeout) => Report::new(&first?),
+        first = first(&mut configs, Instant::now() + settings.timeout) => report_of(&first?, boot.as_ref()),
         () = signals.next() => return Ok(()),
     };
     print(settings, &shown, &mut output)?;
@@ -143,7 +155,7 @@ async fn run_target(
     }
     loop {
         let next = tokio::select! {
-            next = configs.next() => Report::new(&next.ok_or_else(ended)?),
+            next = configs.next() => report_of(&next.ok_or_else(ended)?, boot.as_ref()),
             () = signals.next() => return Ok(()),
         };
         if !next.says_the_same_as(&shown) {
@@ -197,6 +209,16 @@ async fn run_server(
             print_listener(settings, &shown, &mut output)?;
         }
     }
+}
+
+/// What there is to say about a view.
+pub(crate) fn report_of(view: &ConfigView, boot: Option<&Boot>) -> Report {
+    let mut report = Report::new(view);
+    // Glob collections are not among the bytes, but routes and clusters are.
+    if let Some(Ok(Some(Resolved { config: Ok(config), .. }))) = boot.map(|boot| boot.resolve(view)) {
+        report.detail(&config);
+    }
+    report
 }
 
 /// The report after the next thing that happened.

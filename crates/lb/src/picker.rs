@@ -18,6 +18,7 @@ use crate::owner::Wake;
 use crate::request_hash::{HashSteps, random_hash};
 use crate::session::{Session, SessionPick};
 use crate::subchannel::Subchannel;
+use crate::trace::{Candidate, Draw, Recorder, Step};
 
 mod least_request;
 mod override_host;
@@ -85,6 +86,8 @@ pub(crate) struct Weighted<S> {
 pub(crate) struct ClusterPicker<S> {
     pub(crate) name: Arc<str>,
     pub(crate) note: Arc<str>,
+    /// Which priority serves.
+    pub(crate) priority: Standing,
     pub(crate) drops: Arc<[DropCategory]>,
     pub(crate) max_requests: u32,
     pub(crate) counter: Arc<Counter>,
@@ -96,6 +99,14 @@ pub(crate) struct ClusterPicker<S> {
 /// Where the next RPC goes. Any two are equal: the position is no part of what was decided.
 #[derive(Debug, Default)]
 pub(crate) struct Position(AtomicUsize);
+
+/// The position of the priority that serves when the picker is made, and how many there are. It is told to who asks and
+/// decides nothing. Any two are equal: a picker that does the same goes on where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    pub(crate) position: usize,
+    pub(crate) count: usize,
+}
 
 /// What RPCs can expect of a snapshot, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,7 +130,7 @@ pub(crate) struct PickDraws {
 }
 
 /// What a pick goes by.
-pub(crate) struct PickArgs<'a> {
+pub(crate) struct PickArgs<'a, R> {
     pub(crate) choose: &'a mut dyn Choose,
     pub(crate) headers: &'a HeaderMap,
     /// The request hash, as soon as someone has asked for it.
@@ -132,6 +143,8 @@ pub(crate) struct PickArgs<'a> {
     pub(crate) wake: Option<Wake>,
     /// Of an RPC that belongs to a session, or begins one.
     pub(crate) session: Option<(&'a Session, &'a mut SessionPick)>,
+    /// Who wants to know how it goes.
+    pub(crate) recorder: R,
 }
 
 /// The result of a pick.
@@ -156,14 +169,15 @@ pub(crate) struct Reason<'a, S> {
     lost: bool,
 }
 
-impl<'a> PickArgs<'a> {
+impl<'a, R: Recorder> PickArgs<'a, R> {
     pub(crate) fn new(
         choose: &'a mut dyn Choose,
         headers: &'a HeaderMap,
         hash: &'a mut Option<u64>,
         draws: &'a mut PickDraws,
+        recorder: R,
     ) -> Self {
-        Self { choose, headers, hash, draws, hash_steps: None, channel_id: 0, wake: None, session: None }
+        Self { choose, headers, hash, draws, hash_steps: None, channel_id: 0, wake: None, session: None, recorder }
     }
 
     /// With how requests are hashed.
@@ -247,15 +261,18 @@ impl<S: Subchannel> Picker<S> {
         }
     }
 
-    pub(crate) fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
+    pub(crate) fn pick<R: Recorder>(&self, args: &mut PickArgs<'_, R>) -> Pick<'_, S> {
         match self {
             Self::Wait(text) => Pick::Wait(Reason::new(text)),
             Self::Idle(wake) => Pick::Wait(Reason { wake: Some(*wake), ..Reason::new(IDLE) }),
             Self::Fail(text) => Pick::Fail(Reason::new(text)),
-            Self::One(ready) if ready.subchannel.is_ready() => Pick::Send(ready, CallTracker::default()),
+            Self::One(ready) if ready.subchannel.is_ready() => {
+                args.recorder.record(|| Step::endpoints("pick_first", [ready]));
+                Pick::Send(ready, CallTracker::default())
+            }
             Self::One(_) => Pick::lost(),
-            Self::InTurn(in_turn) => in_turn.pick(),
-            Self::Stride(stride) => stride.pick(),
+            Self::InTurn(in_turn) => in_turn.pick(args.recorder),
+            Self::Stride(stride) => stride.pick(args.recorder),
             Self::LeastRequest(least_request) => least_request.pick(args),
             Self::Ring(ring) => ring.pick(args),
             Self::Weighted(weighted) => weighted.pick(args),
@@ -270,10 +287,11 @@ impl<S: Subchannel> InTurn<S> {
         Self { ready, next: Position::at(start as usize) }
     }
 
-    fn pick(&self) -> Pick<'_, S> {
+    fn pick(&self, recorder: impl Recorder) -> Pick<'_, S> {
         if self.ready.is_empty() {
             return Pick::lost();
         }
+        recorder.record(|| Step::endpoints("round_robin", &self.ready));
         let start = self.next.0.fetch_add(1, Ordering::Relaxed) % self.ready.len();
         let (before, after) = self.ready.split_at(start);
         let mut from_start = after.iter().chain(before);
@@ -293,33 +311,54 @@ impl<S: Subchannel> Weighted<S> {
         Self { entries: pickers.into_iter().map(add).collect() }
     }
 
-    fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
+    fn pick<R: Recorder>(&self, args: &mut PickArgs<'_, R>) -> Pick<'_, S> {
         let total = self.entries.last().map_or(0, |(sum, _)| *sum);
         if total == 0 {
             return Pick::lost();
         }
         let draw = args.draws.locality.once(args.choose).choose(total);
         let start = self.entries.partition_point(|(sum, _)| *sum <= draw);
+        args.recorder.record_all(|| self.step(start, draw, total));
         let (before, after) = self.entries.split_at(start);
         // Normally the first; the others only if every connection of that one died since.
         let mut picks = after.iter().chain(before).map(|(_, picker)| picker.pick(args));
         picks.find(|pick| !pick.is_lost()).unwrap_or_else(Pick::lost)
     }
+
+    /// The choice of an entry, in words.
+    fn step(&self, at: usize, drawn: u64, of: u64) -> Option<Step> {
+        let (below, _) = *self.entries.get(at)?;
+        let before = at.checked_sub(1).and_then(|at| self.entries.get(at)).map_or(0, |(sum, _)| *sum);
+        Some(Step::Locality { weight: below - before, draw: Draw { drawn, of, below } })
+    }
 }
 
 impl<S: Subchannel> ClusterPicker<S> {
     /// Drops, then the circuit breaker, then the child (L-85).
-    fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
+    fn pick<R: Recorder>(&self, args: &mut PickArgs<'_, R>) -> Pick<'_, S> {
+        args.recorder.record(|| Step::Leaf {
+            cluster: Arc::clone(&self.name),
+            priority: (self.priority.position, self.priority.count),
+        });
         let mut chance = args.draws.drops.once(args.choose);
         for (index, drop) in self.drops.iter().enumerate() {
-            if drop.per_million > 0 && chance.choose(MILLION) < u64::from(drop.per_million) {
+            let below = u64::from(drop.per_million);
+            if below == 0 {
+                continue;
+            }
+            let (drawn, category) = (chance.choose(MILLION), &drop.category);
+            let draw = Draw { drawn, of: MILLION, below };
+            args.recorder.record(|| Step::Drop { category: category.clone(), draw, hit: drawn < below });
+            if drawn < below {
                 if let Some(load) = &self.load {
                     load.count_drop(index);
                 }
                 return Pick::Drop(self, format!("EDS-configured drop: {} (cluster {:?})", drop.category, self.name));
             }
         }
-        if self.counter.in_flight() >= self.max_requests {
+        let in_flight = self.counter.in_flight();
+        args.recorder.record(|| Step::Breaker { in_flight, limit: self.max_requests });
+        if in_flight >= self.max_requests {
             return self.break_circuit();
         }
         match self.child.pick(args) {
@@ -344,6 +383,17 @@ impl<S: Subchannel> ClusterPicker<S> {
         }
         let (name, max) = (&self.name, self.max_requests);
         Pick::Drop(self, format!("circuit breaker drop (cluster {name:?} has {max} requests in flight, its limit)"))
+    }
+}
+
+impl Step {
+    /// The choice between endpoints.
+    fn endpoints<'a, S: 'a>(policy: &'static str, ready: impl IntoIterator<Item = &'a Ready<S>>) -> Self {
+        let candidate = |ready: &Ready<S>| Candidate {
+            address: ready.address.socket(),
+            origin: Arc::clone(ready.address.origin()),
+        };
+        Self::Endpoints { policy, candidates: ready.into_iter().map(candidate).collect() }
     }
 }
 
@@ -385,6 +435,18 @@ impl PartialEq for Position {
 impl Eq for Position {}
 
 impl Hash for Position {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl PartialEq for Standing {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Standing {}
+
+impl Hash for Standing {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 
 use http::HeaderName;
@@ -18,6 +19,7 @@ use crate::filters::Filters;
 use crate::request_hash::HashSteps;
 use crate::rpc::{Rpc, visible_name, visible_value};
 use crate::text_index::TextIndex;
+use crate::trace::{Draw, Mismatch, Recorder, Step};
 
 /// The routes of a virtual host, ready for use.
 #[derive(Clone, Debug)]
@@ -122,20 +124,46 @@ impl RouteTable {
     }
 
     /// The first route that matches.
-    pub(crate) fn find(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Option<Found<'_>> {
+    pub(crate) fn find<R: Recorder>(&self, rpc: Rpc<'_>, choose: &mut dyn Choose, recorder: R) -> Option<Found<'_>> {
         let mut from = 0;
         loop {
-            let at = self.first_match(rpc, from)?;
+            let Some(at) = self.first_match(rpc, from) else {
+                recorder.record_all(|| self.passed(rpc, from..self.compiled.len() as u32));
+                return None;
+            };
+            recorder.record_all(|| self.passed(rpc, from..at));
             let route = self.virtual_host.routes.get(at as usize)?;
             // The draw comes last; a route that loses it is passed over (L-37).
-            if route.fraction.is_none_or(|fraction| choose.choose(MILLION) < u64::from(fraction)) {
+            let drawn = route.fraction.map(|fraction| (choose.choose(MILLION), u64::from(fraction)));
+            let draw = drawn.map(|(drawn, below)| Draw { drawn, of: MILLION, below });
+            if drawn.is_none_or(|(drawn, below)| drawn < below) {
+                recorder.record(|| Step::Matched { route: at as usize, draw });
                 let compiled = self.compiled.get(at as usize)?;
-                let (choice, cluster) = compiled.target.choose(choose).unzip();
+                let (choice, cluster) = compiled.target.choose(choose, recorder).unzip();
                 let filters = compiled.filters.get(choice.unwrap_or(0));
                 return Some(Found { route, at: at as usize, cluster, filters, hash: &compiled.hash });
             }
+            if let Some(draw) = draw {
+                recorder.record(|| Step::Passed { route: at as usize, why: Mismatch::Fraction(draw) });
+            }
             from = at + 1;
         }
+    }
+
+    /// Why routes do not match that come before the one that does. They were not looked at one by one to find that one.
+    fn passed(&self, rpc: Rpc<'_>, routes: Range<u32>) -> Vec<Step> {
+        let passed = |at| self.mismatch(rpc, at).map(|why| Step::Passed { route: at, why });
+        routes.filter_map(|at| passed(at as usize)).collect()
+    }
+
+    /// The first thing about a route, the draw aside, that does not match.
+    fn mismatch(&self, rpc: Rpc<'_>, at: usize) -> Option<Mismatch> {
+        let (route, compiled) = (self.virtual_host.routes.get(at)?, self.compiled.get(at)?);
+        if !route.path.matches(rpc.path) {
+            return Some(Mismatch::Path);
+        }
+        let mut headers = route.headers.iter().zip(&compiled.headers);
+        headers.position(|(matcher, name)| !header_matches(rpc, matcher, name)).map(Mismatch::Header)
     }
 
     /// The first route from `from` on whose path and headers match.
@@ -172,10 +200,8 @@ impl RouteTable {
             PathMatcher::Regex(pattern) => pattern.is_match(rpc.path),
             PathMatcher::Exact { .. } | PathMatcher::Prefix { .. } => true, // That is how we came here.
         };
-        let header_matches = |(matcher, name): (&HeaderMatcher, &Option<HeaderName>)| {
-            matcher.matches(name.as_ref().and_then(|name| visible_value(rpc.headers, name)).as_deref())
-        };
-        path_matches && route.headers.iter().zip(&compiled.headers).all(header_matches)
+        let mut headers = route.headers.iter().zip(&compiled.headers);
+        path_matches && headers.all(|(matcher, name)| header_matches(rpc, matcher, name))
     }
 }
 
@@ -235,7 +261,7 @@ impl Compiled {
 
 impl Target {
     /// By weight, whatever state the clusters are in (L-38): which choice, and which cluster that is.
-    fn choose(&self, choose: &mut dyn Choose) -> Option<(usize, usize)> {
+    fn choose<R: Recorder>(&self, choose: &mut dyn Choose, recorder: R) -> Option<(usize, usize)> {
         match self {
             Self::Nowhere => None,
             Self::Cluster(index) => Some((0, *index as usize)),
@@ -243,10 +269,17 @@ impl Target {
                 let total = choices.last().map(|(sum, _)| *sum).filter(|sum| *sum > 0)?;
                 let draw = choose.choose(total);
                 let choice = choices.partition_point(|(sum, _)| *sum <= draw);
-                choices.get(choice).map(|(_, index)| (choice, *index as usize))
+                let &(below, index) = choices.get(choice)?;
+                recorder.record(|| Step::Weighted { choice, draw: Draw { drawn: draw, of: total, below } });
+                Some((choice, index as usize))
             }
         }
     }
+}
+
+/// Whether the request has what a header matcher wants; no request has a header that routes cannot see.
+fn header_matches(rpc: Rpc<'_>, matcher: &HeaderMatcher, name: &Option<HeaderName>) -> bool {
+    matcher.matches(name.as_ref().and_then(|name| visible_value(rpc.headers, name)).as_deref())
 }
 
 /// The routes whose whole path, or its start, is a text: where they are, by that text.

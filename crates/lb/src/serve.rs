@@ -139,7 +139,7 @@ impl ChainRoutes {
         let Some(host) = domains.find(authority).and_then(|place| hosts.get(place)) else {
             return Decision::Pass { authority, filters, then: Err(Refusal::NoVirtualHost) };
         };
-        let Some(found) = host.routes.find(Rpc { path, headers: request.headers }, choose) else {
+        let Some(found) = host.routes.find(Rpc { path, headers: request.headers }, choose, ()) else {
             return Decision::Pass { authority, filters: &host.filters, then: Err(Refusal::NoRoute) };
         };
         let overridden = host.overridden.get(found.at).and_then(Option::as_ref);

@@ -16,6 +16,7 @@ use crate::routing::{Found, RouteTable};
 use crate::rpc::Rpc;
 use crate::session::{Session, SessionPick};
 use crate::subchannel::{Origin, Subchannel};
+use crate::trace::{Recorder, Step};
 
 /// Routes and pickers of one configuration, published together. An RPC loads it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,6 +185,17 @@ impl<S: Subchannel> Snapshot<S> {
     /// there, and what is chosen now is kept in `chosen` unless the RPC is sent for good. A cluster that fails, and that
     /// the routes have given up, does not stand: nothing was sent, and the routes know of another one (D-37).
     pub fn decide_again<'a>(&'a self, rpc: Rpc<'_>, chosen: &mut Chosen, choose: &mut dyn Choose) -> Decision<'a, S> {
+        self.decide_traced(rpc, chosen, choose, ())
+    }
+
+    /// The same, and `recorder` hears how the decision comes about (OP-3).
+    pub fn decide_traced<'a, R: Recorder>(
+        &'a self,
+        rpc: Rpc<'_>,
+        chosen: &mut Chosen,
+        choose: &mut dyn Choose,
+        recorder: R,
+    ) -> Decision<'a, S> {
         let works = match &self.content {
             Content::Works(works) => works,
             Content::Nothing => {
@@ -195,7 +207,8 @@ impl<S: Subchannel> Snapshot<S> {
         if let Some(route) = chosen.route.as_deref()
             && let Some((cluster, picker)) = works.cluster(&route.cluster)
         {
-            let args = PickArgs::new(choose, rpc.headers, &mut chosen.hash, &mut chosen.of_pick);
+            recorder.record(|| Step::Cluster(Arc::clone(cluster)));
+            let args = PickArgs::new(choose, rpc.headers, &mut chosen.hash, &mut chosen.of_pick, recorder);
             let mut args = args.of_session(route.session.as_ref(), &mut session_pick);
             let decision = decide(cluster, picker, route.limit, route.auto_host_rewrite, &mut args);
             let is_given_up = works.routes.index_of(&route.cluster).is_none();
@@ -203,22 +216,26 @@ impl<S: Subchannel> Snapshot<S> {
                 return decision;
             }
         }
-        let (forward, index, found) = match works.route(rpc, &mut chosen.of_route.once(choose)) {
+        let (forward, index, found) = match works.route(rpc, &mut chosen.of_route.once(choose), recorder) {
             Ok(found) => found,
             Err(failure) => return Decision::Drop(failure),
         };
         let session = found.filters.and_then(|filters| filters.session(rpc));
         let wanted = session.as_ref().and_then(Session::cluster).filter(|wanted| forward.target.names(wanted));
-        let index = wanted.and_then(|wanted| works.routes.index_of(wanted)).unwrap_or(index); // A60
+        let wanted = wanted.and_then(|wanted| works.routes.index_of(wanted)); // A60
+        recorder.record_all(|| works.routes.clusters().get(wanted?).cloned().map(Step::SessionCluster));
+        let index = wanted.unwrap_or(index);
         let (Some(cluster), Some(picker)) = (works.routes.clusters().get(index), works.pickers.get(index)) else {
             return Decision::Drop(Failure::internal("route without a cluster".into()));
         };
+        recorder.record(|| Step::Cluster(Arc::clone(cluster)));
         let limit = limit(forward.max_stream_duration.or(works.default_limit));
-        let args = PickArgs::new(choose, rpc.headers, &mut chosen.hash, &mut chosen.of_pick);
+        let args = PickArgs::new(choose, rpc.headers, &mut chosen.hash, &mut chosen.of_pick, recorder);
         let mut args = args.hashed_by(found.hash, works.channel_id);
         if let Some(filters) = found.filters.filter(|_| !std::mem::replace(&mut chosen.filtered, true)) {
             let effects = filters.inject(rpc.headers, args.choose);
             if !effects.is_empty() {
+                recorder.record(|| Step::Injected(effects.clone()));
                 args.keep_hash();
                 chosen.route = Some(ChosenRoute::new(cluster, limit, forward, session));
                 return Decision::Inject(effects);
@@ -243,9 +260,9 @@ type Route<'a> = (&'a ForwardAction, usize, Found<'a>);
 
 impl<S: Subchannel> Works<S> {
     /// The route of an RPC, the index of its cluster, and what else there is about it.
-    fn route(&self, rpc: Rpc<'_>, choose: &mut dyn Choose) -> Result<Route<'_>, Failure> {
+    fn route<R: Recorder>(&self, rpc: Rpc<'_>, choose: &mut dyn Choose, recorder: R) -> Result<Route<'_>, Failure> {
         let host = &self.routes.virtual_host().name;
-        let Some(found) = self.routes.find(rpc, choose) else {
+        let Some(found) = self.routes.find(rpc, choose, recorder) else {
             let text = format!("no matching route: no route of virtual host {host:?} matches path {:?}", rpc.path);
             return Err(Failure::unavailable(text));
         };
@@ -289,12 +306,12 @@ impl Failure {
     }
 }
 
-fn decide<'a, S: Subchannel>(
+fn decide<'a, S: Subchannel, R: Recorder>(
     cluster: &'a Arc<str>,
     picker: &'a Picker<S>,
     limit: Option<Duration>,
     auto_host_rewrite: bool,
-    args: &mut PickArgs<'_>,
+    args: &mut PickArgs<'_, R>,
 ) -> Decision<'a, S> {
     let pick = picker.pick(args);
     if let Pick::Send(..) = pick {

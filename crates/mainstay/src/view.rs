@@ -30,6 +30,7 @@
 
 mod cluster;
 mod error;
+mod held;
 mod route;
 mod server;
 mod status;
@@ -38,6 +39,7 @@ pub use cluster::{
     Cluster, ClusterKind, DropCategory, Endpoint, Endpoints, HealthStatus, LocalityEndpoints, Priority, TlsContext,
 };
 pub use error::{ClusterError, ClusterErrorKind, ConfigError, ConfigErrorKind, ResourceError, ResourceErrorKind};
+pub use held::HeldResource;
 pub use route::{
     ForwardAction, HashPolicy, HeaderMatch, HeaderMatchKind, PathMatch, RetryPolicy, Route, RouteAction, RouteMatch,
     WeightedCluster,

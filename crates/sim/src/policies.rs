@@ -4,6 +4,7 @@
 //! reference does, which is written from the rules and shares no code with it. See [`run`].
 
 mod channel;
+pub mod explained;
 mod identity;
 mod make;
 mod naive;

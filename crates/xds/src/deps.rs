@@ -32,6 +32,7 @@ mod config;
 mod dns;
 mod error;
 mod graph;
+mod held;
 mod sources;
 mod watch;
 mod whole;
@@ -42,6 +43,7 @@ mod tests;
 pub use config::{ClusterChildren, ClusterConfig, ClusterResult, JoinedLocality, ResolvedEndpoints, XdsConfig};
 pub use dns::DnsName;
 pub use error::{ClusterError, ClusterErrorKind, ConfigError};
+pub use held::{HeldResources, LookUp};
 
 pub(crate) use sources::{Source, Sources, Verdict};
 pub(crate) use watch::{Name, State, Watched, key};

@@ -5,39 +5,42 @@ use std::{collections::BTreeMap, time::Instant};
 use mainstay::{
     ResourceType,
     view::{
-        Cluster, ClusterError, ClusterKind, ConfigView, Endpoint, Endpoints, HealthStatus, LocalityEndpoints,
-        ResourceState, ResourceStatus, Route, RouteAction, ServerState, ServerStatus, TlsContext, XdsConfig,
+        Cluster, ClusterError, ClusterKind, ConfigView, DropCategory, Endpoint, Endpoints, HealthStatus,
+        LocalityEndpoints, ResourceState, ResourceStatus, RetryPolicy, Route, RouteAction, ServerState, ServerStatus,
+        TlsContext, XdsConfig,
     },
 };
 use serde::Serialize;
 
+use super::detail;
+
 /// All there is to say about a target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Report {
-    pub(super) target: String,
-    pub(super) status: Status,
+pub(crate) struct Report {
+    pub(crate) target: String,
+    pub(crate) status: Status,
     /// Why there is no configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
-    pub(super) node: String,
+    pub(crate) error: Option<String>,
+    pub(crate) node: String,
     /// Whether resources of one authority are from more than one server.
-    pub(super) mixed_sources: bool,
-    pub(super) servers: Vec<ServerReport>,
+    pub(crate) mixed_sources: bool,
+    pub(crate) servers: Vec<ServerReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) listener: Option<Named>,
+    pub(crate) listener: Option<Named>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) routes: Option<Routes>,
+    pub(crate) routes: Option<Routes>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) clusters: BTreeMap<String, ClusterReport>,
+    pub(crate) clusters: BTreeMap<String, ClusterReport>,
     /// Every watched resource, if there is no configuration.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) watched: Vec<Watched>,
+    pub(crate) watched: Vec<Watched>,
 }
 
 /// How much of the configuration can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Status {
+pub(crate) enum Status {
     /// Every cluster has endpoints.
     Complete,
     /// Some have none.
@@ -47,141 +50,165 @@ pub(super) enum Status {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct ServerReport {
-    pub(super) uri: String,
-    pub(super) state: &'static str,
+pub(crate) struct ServerReport {
+    pub(crate) uri: String,
+    pub(crate) state: &'static str,
     /// Whether the stream to it is of the incremental variant.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) delta: bool,
+    pub(crate) delta: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 /// Where a resource stands and where it came from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Facts {
-    pub(super) state: &'static str,
+pub(crate) struct Facts {
+    pub(crate) state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) version: Option<String>,
+    pub(crate) version: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) age_ms: Option<u64>,
+    pub(crate) age_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) server: Option<String>,
+    pub(crate) server: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Named {
-    pub(super) name: String,
+pub(crate) struct Named {
+    pub(crate) name: String,
     #[serde(flatten)]
-    pub(super) facts: Facts,
+    pub(crate) facts: Facts,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Watched {
+pub(crate) struct Watched {
     #[serde(rename = "type")]
-    pub(super) kind: String,
+    pub(crate) kind: String,
     #[serde(flatten)]
-    pub(super) resource: Named,
+    pub(crate) resource: Named,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Routes {
+pub(crate) struct Routes {
     /// The RDS resource; absent if the routes are in the listener.
     #[serde(flatten)]
-    pub(super) resource: Option<Named>,
-    pub(super) virtual_host: String,
-    pub(super) routes: Vec<RouteReport>,
+    pub(crate) resource: Option<Named>,
+    pub(crate) virtual_host: String,
+    pub(crate) routes: Vec<RouteReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct RouteReport {
+pub(crate) struct RouteReport {
     #[serde(rename = "match")]
-    pub(super) matches: String,
+    pub(crate) matches: String,
     /// Where its RPCs go, with the share of each; empty if they fail.
-    pub(super) clusters: Vec<Weighted>,
+    pub(crate) clusters: Vec<Weighted>,
     /// Why they fail.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unsupported: Option<String>,
+    pub(crate) unsupported: Option<String>,
+    /// The longest time that they may take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_ms: Option<u64>,
+    /// When they are sent again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) retry: Option<String>,
+    /// What filters but the router do to them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) filters: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Weighted {
-    pub(super) name: String,
-    pub(super) weight: u32,
+pub(crate) struct Weighted {
+    pub(crate) name: String,
+    pub(crate) weight: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct ClusterReport {
+pub(crate) struct ClusterReport {
     #[serde(flatten)]
-    pub(super) facts: Facts,
+    pub(crate) facts: Facts,
     /// Why it cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unusable: Option<String>,
+    pub(crate) unusable: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) kind: Option<&'static str>,
+    pub(crate) kind: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) lb_policy: Option<String>,
+    pub(crate) lb_policy: Option<String>,
     /// The name that DNS is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) dns: Option<String>,
+    pub(crate) dns: Option<String>,
     /// How its endpoints are connected to by channels with xDS credentials; absent if it does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) tls: Option<TlsReport>,
+    pub(crate) tls: Option<TlsReport>,
+    /// The circuit breaker, if it is not the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_requests: Option<u32>,
+    /// What outlier detection does, if it is on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) outlier_detection: Option<String>,
+    /// Shares of the RPCs that are dropped.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) drops: Vec<String>,
+    /// Localities and endpoints of the resource that are not used, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) left_out: Vec<String>,
     /// The clusters of an aggregate, the most preferred first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) children: Vec<String>,
+    pub(crate) children: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) endpoints: Option<EndpointsReport>,
+    pub(crate) endpoints: Option<EndpointsReport>,
 }
 
 /// The TLS context of a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct TlsReport {
+pub(crate) struct TlsReport {
     /// The certificate provider instance with the roots; absent for those of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) roots: Option<String>,
+    pub(crate) roots: Option<String>,
     /// The one with our certificate; absent if we present none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) identity: Option<String>,
+    pub(crate) identity: Option<String>,
     /// The names that endpoints may have; any, if there are none.
-    pub(super) subject_alt_names: Vec<String>,
+    pub(crate) subject_alt_names: Vec<String>,
     /// The server name that is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) sni: Option<String>,
+    pub(crate) sni: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct EndpointsReport {
+pub(crate) struct EndpointsReport {
     /// The EDS resource; absent for DNS.
     #[serde(flatten)]
-    pub(super) resource: Option<Named>,
-    pub(super) priorities: Vec<Vec<LocalityReport>>,
+    pub(crate) resource: Option<Named>,
+    pub(crate) priorities: Vec<Vec<LocalityReport>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct LocalityReport {
+pub(crate) struct LocalityReport {
     /// region/zone/sub_zone
-    pub(super) name: String,
-    pub(super) weight: u32,
+    pub(crate) name: String,
+    pub(crate) weight: u32,
     /// The list collection that the endpoints are from.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) collection: Option<Named>,
-    pub(super) endpoints: Vec<EndpointReport>,
+    pub(crate) collection: Option<Named>,
+    pub(crate) endpoints: Vec<EndpointReport>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct EndpointReport {
-    pub(super) addresses: Vec<String>,
-    pub(super) health: &'static str,
-    pub(super) weight: u32,
+pub(crate) struct EndpointReport {
+    pub(crate) addresses: Vec<String>,
+    pub(crate) health: &'static str,
+    pub(crate) weight: u32,
+    /// The state of the connection and its calls, if channelz tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connection: Option<String>,
 }
 
 // === impl Report ===
 
 impl Report {
-    pub(super) fn new(view: &ConfigView) -> Self {
+    pub(crate) fn new(view: &ConfigView) -> Self {
         let mut report = Self {
             target: view.target.clone(),
             status: Status::Failed,
@@ -210,7 +237,7 @@ impl Report {
         self.routes = Some(Routes {
             resource: config.route_config.as_ref().map(|name| Named::new(view, ResourceType::RouteConfig, name)),
             virtual_host: config.virtual_host.clone(),
-            routes: config.routes.iter().map(RouteReport::new).collect(),
+            routes: config.routes.iter().map(|route| RouteReport::new(route, config)).collect(),
         });
         let clusters = config.clusters.iter();
         self.clusters =
@@ -219,14 +246,32 @@ impl Report {
     }
 
     /// The clusters without endpoints.
-    pub(super) fn unusable(&self) -> Vec<&str> {
+    pub(crate) fn unusable(&self) -> Vec<&str> {
         let unusable = self.clusters.iter().filter(|(_, cluster)| !cluster.is_usable());
         unusable.map(|(name, _)| name.as_str()).collect()
     }
 
     /// Whether only time has passed.
-    pub(super) fn says_the_same_as(&self, other: &Self) -> bool {
+    pub(crate) fn says_the_same_as(&self, other: &Self) -> bool {
         self.ageless() == other.ageless()
+    }
+
+    /// All endpoints of all clusters.
+    pub(crate) fn endpoints_mut(&mut self) -> impl Iterator<Item = &mut EndpointReport> {
+        let priorities = self.clusters.values_mut().filter_map(|cluster| cluster.endpoints.as_mut());
+        priorities
+            .flat_map(|endpoints| endpoints.priorities.iter_mut().flatten())
+            .flat_map(|locality| &mut locality.endpoints)
+    }
+
+    /// Without what changes all the time: ages, and what is counted.
+    pub(crate) fn settled(&self) -> Self {
+        let mut report = self.ageless();
+        for endpoint in report.endpoints_mut() {
+            let state = endpoint.connection.take();
+            endpoint.connection = state.and_then(|state| state.rsplit_once(", ").map(|(state, _)| state.to_owned()));
+        }
+        report
     }
 
     fn ageless(&self) -> Self {
@@ -251,7 +296,7 @@ impl Report {
 }
 
 impl ServerReport {
-    pub(super) fn new(status: &ServerStatus) -> Self {
+    pub(crate) fn new(status: &ServerStatus) -> Self {
         let state = match status.state {
             ServerState::Idle => "idle",
             ServerState::Connecting => "connecting",
@@ -260,6 +305,21 @@ impl ServerReport {
             _ => "unknown",
         };
         Self { uri: status.server.clone(), state, delta: status.delta, error: status.last_error.clone() }
+    }
+
+    /// What a process of ours tells in the metadata of its node.
+    pub(crate) fn told(uri: &str, told: &str) -> Self {
+        let (state, rest) = told.split_once([':', ',']).unwrap_or((told, ""));
+        let rest = rest.trim();
+        let state = match state {
+            "IDLE" => "idle",
+            "CONNECTING" => "connecting",
+            "READY" => "ready",
+            "TRANSIENT_FAILURE" => "unreachable",
+            _ => "unknown",
+        };
+        let error = (!rest.is_empty() && rest != "delta").then(|| rest.to_owned());
+        Self { uri: uri.to_owned(), state, delta: rest == "delta", error }
     }
 }
 
@@ -283,7 +343,7 @@ impl Watched {
 }
 
 impl Facts {
-    pub(super) fn new(taken_at: Instant, status: &ResourceStatus) -> Self {
+    pub(crate) fn new(taken_at: Instant, status: &ResourceStatus) -> Self {
         let value = status.value.as_ref();
         let age = value.map(|value| taken_at.duration_since(value.received_at).as_millis());
         Self {
@@ -305,9 +365,12 @@ impl Facts {
 }
 
 impl RouteReport {
-    fn new(route: &Route) -> Self {
+    fn new(route: &Route, config: &XdsConfig) -> Self {
+        let (mut timeout, mut retry) = (None, None);
         let (clusters, unsupported) = match &route.action {
             RouteAction::Forward(forward) => {
+                timeout = forward.max_stream_duration.or(config.max_stream_duration).filter(|limit| !limit.is_zero());
+                retry = forward.retry.as_ref().map(retries);
                 let clusters = forward.clusters.iter();
                 (clusters.map(|to| Weighted { name: to.name.clone(), weight: to.weight }).collect(), None)
             }
@@ -315,7 +378,14 @@ impl RouteReport {
             RouteAction::Unsupported { action, .. } => (Vec::new(), Some(action.clone())),
             other => (Vec::new(), Some(format!("{other:?}"))),
         };
-        Self { matches: route.matches.to_string(), clusters, unsupported }
+        Self {
+            matches: route.matches.to_string(),
+            clusters,
+            unsupported,
+            timeout_ms: timeout.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+            retry,
+            filters: Vec::new(),
+        }
     }
 }
 
@@ -329,6 +399,10 @@ impl ClusterReport {
             lb_policy: None,
             dns: None,
             tls: None,
+            max_requests: None,
+            outlier_detection: None,
+            drops: Vec::new(),
+            left_out: Vec::new(),
             children: Vec::new(),
             endpoints: None,
         };
@@ -360,6 +434,16 @@ impl ClusterReport {
         }
         self.lb_policy = Some(cluster.lb_policy.clone());
         self.tls = cluster.tls.as_ref().map(TlsReport::new);
+        self.max_requests = Some(cluster.max_requests).filter(|limit| *limit != DEFAULT_MAX_REQUESTS);
+        self.outlier_detection = cluster.outlier_detection.then(|| "on".to_owned());
+        let drops = cluster.endpoints.iter().flat_map(|endpoints| &endpoints.drops);
+        let drop = |drop: &DropCategory| format!("{} {} %", drop.category, f64::from(drop.per_million) / 10_000.0);
+        self.drops = drops.filter(|drop| drop.per_million > 0).map(drop).collect();
+        if let Some(value) =
+            eds.as_ref().and_then(|eds| view.resource(ResourceType::Endpoints, &eds.name)?.value.as_ref())
+        {
+            self.left_out = detail::left_out(&value.encoded);
+        }
         let priorities = cluster.endpoints.as_ref().map_or_else(Vec::new, |endpoints| priorities(view, endpoints));
         if self.dns.is_some() && cluster.endpoints.is_none() {
             self.unusable = Some(cluster.note.clone());
@@ -390,6 +474,12 @@ impl TlsReport {
     }
 }
 
+fn retries(retry: &RetryPolicy) -> String {
+    let codes: Vec<String> = retry.retry_on.iter().map(|code| format!("{code:?}")).collect();
+    let (base, max) = (retry.base_interval, retry.max_interval);
+    format!("{} times after {}, {base:?} to {max:?} apart", retry.num_retries, codes.join(", "))
+}
+
 fn priorities(view: &ConfigView, endpoints: &Endpoints) -> Vec<Vec<LocalityReport>> {
     let report = |from: &LocalityEndpoints| LocalityReport {
         name: from.locality.to_string(),
@@ -416,6 +506,10 @@ impl EndpointReport {
                 _ => "unknown",
             },
             weight: endpoint.weight,
+            connection: None,
         }
     }
 }
+
+/// What circuit breakers allow that are not set (A32).
+const DEFAULT_MAX_REQUESTS: u32 = 1024;

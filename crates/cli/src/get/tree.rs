@@ -12,7 +12,7 @@ use super::report::{
 use crate::output::{BAD, DIM, GOOD, TITLE, styled};
 
 /// Draws it; the last line has no line break.
-pub(super) fn draw(report: &Report) -> String {
+pub(crate) fn draw(report: &Report) -> String {
     let (style, status) = match report.status {
         Status::Complete => (GOOD, "complete"),
         Status::Partial => (BAD, "partial"),
@@ -144,7 +144,11 @@ fn route<'a>(report: &'a Report, route: &'a RouteReport, seen: &mut BTreeSet<&'a
     };
     let unsupported = route.unsupported.as_deref();
     let unsupported = unsupported.map(|action| problem(&format!("RPCs fail: {action} is not supported")));
-    Branch::new(clean(&route.matches)).with(route.clusters.iter().map(target)).with(unsupported)
+    let timeout = route.timeout_ms.map(|limit| format!("timeout {:?}", Duration::from_millis(limit)));
+    let retry = route.retry.as_ref().map(|retry| format!("retried {retry}"));
+    let filters = route.filters.iter().map(|filter| format!("filter {filter}"));
+    let notes: Vec<_> = timeout.into_iter().chain(retry).chain(filters).map(|note| Branch::new(clean(&note))).collect();
+    Branch::new(clean(&route.matches)).with(notes).with(route.clusters.iter().map(target)).with(unsupported)
 }
 
 /// A cluster with all below it where it comes first, and its name alone after that: aggregates may be deep and loop.
@@ -154,13 +158,14 @@ fn cluster<'a>(report: &'a Report, name: &'a str, share: &str, seen: &mut BTreeS
         return Branch::new(format!("{head} {}", styled(DIM, "see above")));
     }
     let Some(found) = report.clusters.get(name) else { return Branch::new(head) };
-    let ClusterReport { facts, unusable, kind, lb_policy, dns, tls, children, endpoints } = found;
+    let ClusterReport { facts, unusable, kind, lb_policy, dns, tls, children, endpoints, .. } = found;
     let traits: Vec<_> = kind.map(str::to_owned).into_iter().chain(dns.clone()).chain(lb_policy.clone()).collect();
     let traits = if traits.is_empty() { String::new() } else { format!(" {}", clean(&traits.join(", "))) };
     let mut branch = Branch::new(format!("{head}{traits}{}", aside(facts)))
         .with(facts.error.as_deref().map(problem))
         .with(unusable.as_deref().map(problem))
-        .with(tls.as_ref().map(security));
+        .with(tls.as_ref().map(security))
+        .with(limits(found));
     for child in children {
         branch.children.push(cluster(report, child, "", seen));
     }
@@ -171,6 +176,15 @@ fn cluster<'a>(report: &'a Report, name: &'a str, share: &str, seen: &mut BTreeS
         }
         Some(EndpointsReport { resource: None, priorities }) => branch.with(localities(priorities)),
     }
+}
+
+/// What keeps RPCs from its endpoints.
+fn limits(cluster: &ClusterReport) -> Vec<Branch> {
+    let breaker = cluster.max_requests.map(|limit| format!("circuit breaker at {limit} RPCs in flight"));
+    let outliers = cluster.outlier_detection.as_ref().map(|text| format!("outlier detection {text}"));
+    let drops = (!cluster.drops.is_empty()).then(|| format!("drops {}", cluster.drops.join(", ")));
+    let plain = breaker.into_iter().chain(outliers).chain(drops).map(|text| Branch::new(clean(&text)));
+    plain.chain(cluster.left_out.iter().map(|text| problem(text))).collect()
 }
 
 fn security(tls: &TlsReport) -> Branch {
@@ -209,8 +223,9 @@ fn locality(locality: &LocalityReport) -> Branch {
 }
 
 fn endpoint(endpoint: &EndpointReport) -> Branch {
-    let EndpointReport { addresses, health, weight } = endpoint;
-    Branch::new(format!("{} {health}, weight {weight}", addresses.join(", ")))
+    let EndpointReport { addresses, health, weight, connection } = endpoint;
+    let connection = connection.as_ref().map_or_else(String::new, |state| format!(", {state}"));
+    Branch::new(clean(&format!("{} {health}, weight {weight}{connection}", addresses.join(", "))))
 }
 
 fn watched(watched: &Watched) -> Branch {
@@ -226,6 +241,11 @@ fn resource(kind: &str, Named { name, facts }: &Named) -> Branch {
 fn aside(facts: &Facts) -> String {
     let Facts { state, version, age_ms, server, .. } = facts;
     let text = match (version, age_ms, server) {
+        // Files have no versions.
+        (Some(version), _, Some(server)) if version.is_empty() && !server.is_empty() => format!("from {server}"),
+        (Some(version), Some(age), Some(server)) if server.is_empty() => {
+            format!("version {version}, {} old", span(*age))
+        }
         (Some(version), Some(age), Some(server)) => format!("version {version}, {} old, from {server}", span(*age)),
         _ => state.replace('_', " "),
     };
@@ -246,7 +266,7 @@ fn span(age_ms: u64) -> String {
 }
 
 /// Names come from servers: one that carries control characters must not control the terminal.
-fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     let shown = |character: char| -> String {
         if character.is_control() { character.escape_default().collect() } else { character.into() }
     };

@@ -1,6 +1,8 @@
 //! The program as its users see it: whole outputs, exit codes, signals.
 
+mod explain;
 mod get;
+mod inspect;
 mod last_good;
 mod outages;
 mod pki;
@@ -37,6 +39,12 @@ Commands:
   backend  Serve grpc.testing.TestService, to have something to send RPCs to
   load     Send RPCs to targets at a steady rate and tell what became of them
   get      Resolve an xDS target as a channel does and show the configuration with its sources
+  explain  Say why a call goes where it goes: routes, filters, cluster, priority, locality, endpoint
+  inspect  Show what the xDS clients of a running process hold: the tree of `get`, NACKs,
+           connections, traces
+  status   Ask running processes how their xDS clients are doing: a line for each
+  top      Watch the xDS clients of running processes: calls, errors, ages
+  diff     Say what two configurations do differently, and what traffic would notice of it
   sim      Try the failure rules in simulated worlds, or rehearse outages of your own setup
   soak     Send RPCs for a long time while control planes and backends die and return at random
   help     Print this message or the help of the given subcommand(s)
@@ -132,6 +140,11 @@ fn a_wrong_command_line_is_exit_code_2_and_says_what_was_expected() {
             &["backend", "--hostname", "ü"],
             "error: \"ü\" cannot be a host name: it goes into a header\n\n  \
              tip: use ASCII letters, digits and hyphens\n",
+        ),
+        (
+            &["status", "nowhere"],
+            "error: invalid value 'nowhere' for '<ADDR>...': expected HOST:PORT of an admin port (CSDS), \
+             envoy:HOST:PORT, dir:PATH, file:PATH, or live\n\nFor more information, try '--help'.\n",
         ),
         (
             &["rehearse"],

@@ -6,6 +6,7 @@ use super::{Pick, PickArgs, Ready};
 use crate::breaker::Counter;
 use crate::call_tracker::CallTracker;
 use crate::subchannel::Subchannel;
+use crate::trace::{Recorder, Step};
 
 /// Connections, each with the number of its RPCs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +20,8 @@ impl<S: Subchannel> LeastRequestPicker<S> {
         Self { endpoints, choices }
     }
 
-    pub(super) fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
+    pub(super) fn pick<R: Recorder>(&self, args: &mut PickArgs<'_, R>) -> Pick<'_, S> {
+        args.recorder.record(|| Step::endpoints("least_request", self.endpoints.iter().map(|(ready, _)| ready)));
         let count = self.endpoints.len();
         let mut best: Option<(&Ready<S>, &Arc<Counter>, u32)> = None;
         for _ in 0..self.choices {

@@ -10,6 +10,7 @@ use crate::call_tracker::CallTracker;
 use crate::owner::{Owner, Wake};
 use crate::session::SessionPick;
 use crate::subchannel::Subchannel;
+use crate::trace::{Recorder, Step};
 
 /// The endpoints of a cluster that has sessions, and what RPCs do that belong nowhere yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,13 +53,14 @@ pub(crate) struct Used(AtomicBool);
 
 impl<S: Subchannel> OverridePicker<S> {
     /// Where the cookie says, as long as that is or becomes reachable; else as the child says (L-97).
-    pub(super) fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
+    pub(super) fn pick<R: Recorder>(&self, args: &mut PickArgs<'_, R>) -> Pick<'_, S> {
         let Some((session, result)) = &mut args.session else { return self.child.pick(args) };
         let (mut idle, mut connecting, mut missing) = (None, false, None);
         for host in session.hosts().iter().filter_map(|address| self.host(*address)) {
             match &host.state {
                 HostState::Ready(ready) if ready.subchannel.is_ready() => {
                     host.use_for(result);
+                    args.recorder.record(|| Step::Session(host.address));
                     return Pick::Send(ready, CallTracker::default());
                 }
                 HostState::Ready(_) | HostState::Connecting => connecting = true,

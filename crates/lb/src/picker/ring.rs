@@ -12,6 +12,7 @@ use crate::owner::Wake;
 use crate::picker::Outlook;
 use crate::request_hash::{hash_bytes, hash_header, random_hash};
 use crate::subchannel::Subchannel;
+use crate::trace::{Recorder, Step};
 
 /// Endpoints on a ring.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -56,13 +57,16 @@ impl<S: Subchannel> RingPicker<S> {
         self.spots.iter().map(outlook).max().unwrap_or(Outlook::Fail)
     }
 
-    pub(super) fn pick(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
+    pub(super) fn pick<R: Recorder>(&self, args: &mut PickArgs<'_, R>) -> Pick<'_, S> {
         match &self.header {
-            None => self.pick_by(args.request_hash()),
+            None => {
+                let hash = args.request_hash();
+                self.pick_by(hash, args.recorder)
+            }
             // An empty value counts as none (A76).
             Some(name) if args.headers.get(name).is_some_and(|value| !value.is_empty()) => {
                 match hash_header(args.headers, name, None) {
-                    Some(hash) => self.pick_by(hash),
+                    Some(hash) => self.pick_by(hash, args.recorder),
                     None => self.pick_any(args),
                 }
             }
@@ -71,10 +75,14 @@ impl<S: Subchannel> RingPicker<S> {
     }
 
     /// The first endpoint from `hash` on that has not failed: to that one only (L-116).
-    fn pick_by(&self, hash: u64) -> Pick<'_, S> {
+    fn pick_by(&self, hash: u64, recorder: impl Recorder) -> Pick<'_, S> {
+        recorder.record(|| Step::Hash(hash));
         for spot in self.from(hash) {
             return match spot {
-                Spot::Ready(ready) if ready.subchannel.is_ready() => Pick::Send(ready, CallTracker::default()),
+                Spot::Ready(ready) if ready.subchannel.is_ready() => {
+                    recorder.record(|| Step::endpoints(POLICY, [ready]));
+                    Pick::Send(ready, CallTracker::default())
+                }
                 Spot::Ready(_) => Pick::lost(),
                 Spot::Idle(wake) => Pick::Wait(Reason { wake: Some(*wake), ..Reason::new(CONNECTING) }),
                 Spot::Connecting => Pick::Wait(Reason::new(CONNECTING)),
@@ -86,14 +94,16 @@ impl<S: Subchannel> RingPicker<S> {
 
     /// The first endpoint from `hash` on that is connected. Meanwhile one more endpoint is connected to, unless one is
     /// under way already: so without hashes, too, all will have their share in time (L-117).
-    fn pick_any(&self, args: &mut PickArgs<'_>) -> Pick<'_, S> {
+    fn pick_any<R: Recorder>(&self, args: &mut PickArgs<'_, R>) -> Pick<'_, S> {
         let hash = random_hash(args.choose);
+        args.recorder.record(|| Step::Hash(hash));
         let mut waits = self.spots.iter().any(|spot| matches!(spot, Spot::Connecting));
         let mut wake = None;
         for spot in self.from(hash) {
             match spot {
                 Spot::Ready(ready) if ready.subchannel.is_ready() => {
                     args.wake = wake;
+                    args.recorder.record(|| Step::endpoints(POLICY, [ready]));
                     return Pick::Send(ready, CallTracker::default());
                 }
                 Spot::Idle(idle) if !waits => {
@@ -154,6 +164,8 @@ impl Hash for Ring {
         self.hashes.len().hash(state);
     }
 }
+
+const POLICY: &str = "ring_hash";
 
 const CONNECTING: &str = "connecting to the endpoint that the hash of the request leads to";
 

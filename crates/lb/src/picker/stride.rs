@@ -10,6 +10,7 @@ use super::{Pick, Position, Ready};
 use crate::call_tracker::CallTracker;
 use crate::orca::Reports;
 use crate::subchannel::Subchannel;
+use crate::trace::{Recorder, Step};
 
 /// Connections by weight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,7 +35,9 @@ impl<S: Subchannel> StridePicker<S> {
         Self { endpoints, strides: strides(weights), next: Arc::clone(next) }
     }
 
-    pub(super) fn pick(&self) -> Pick<'_, S> {
+    pub(super) fn pick(&self, recorder: impl Recorder) -> Pick<'_, S> {
+        recorder
+            .record(|| Step::endpoints("weighted_round_robin", self.endpoints.iter().map(|endpoint| &endpoint.ready)));
         if self.endpoints.is_empty() {
             return Pick::lost();
         }

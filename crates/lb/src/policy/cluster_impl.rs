@@ -87,6 +87,7 @@ impl Policy for ClusterImpl {
         Picker::Cluster(Box::new(ClusterPicker {
             name: Arc::clone(&self.config.name),
             note: Arc::clone(&self.config.note),
+            priority: self.child.standing(),
             drops: Arc::clone(&self.drops),
             max_requests: self.config.cluster.max_requests,
             counter: Arc::clone(&self.counter),

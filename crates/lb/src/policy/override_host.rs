@@ -22,7 +22,7 @@ use super::{Cx, Event, What};
 use crate::calls::CallCounter;
 use crate::endpoint::{Address, AddressSet, EndpointRef, LocalityConfig, PriorityConfig};
 use crate::owner::Owner;
-use crate::picker::{HostState, OverridePicker, Picker, Ready, SessionHost, Used};
+use crate::picker::{HostState, OverridePicker, Picker, Ready, SessionHost, Standing, Used};
 use crate::pool::{Handles, Pool};
 use crate::subchannel::{State, Subchannel, SubchannelId};
 use crate::timers::TimerKind;
@@ -130,6 +130,12 @@ impl OverrideHost {
     pub(crate) fn shut_down(&mut self, cx: &mut Cx<'_>) {
         self.end_sessions(cx);
         self.priority.shut_down(cx);
+    }
+
+    /// Which priority serves.
+    pub(crate) fn standing(&self) -> Standing {
+        let (position, count) = self.priority.position();
+        Standing { position, count }
     }
 
     pub(crate) fn state(&self) -> State {

@@ -97,10 +97,10 @@ fn the_fraction_is_drawn_last_and_a_lost_draw_goes_on() {
     let mut script = Script { draws: [500_000, 499_999].into(), ..Script::default() };
     let headers = headers(&[("x", "a")]);
     let rpc = Rpc { path: "/s/m", headers: &headers };
-    assert_eq!(index(&table, table.find(rpc, &mut script)), Some(1), "L-37");
-    assert_eq!(index(&table, table.find(rpc, &mut script)), Some(0), "L-37");
+    assert_eq!(index(&table, table.find(rpc, &mut script, ())), Some(1), "L-37");
+    assert_eq!(index(&table, table.find(rpc, &mut script, ())), Some(0), "L-37");
     let none = HeaderMap::new();
-    assert_eq!(index(&table, table.find(Rpc { path: "/s/m", headers: &none }, &mut script)), Some(1));
+    assert_eq!(index(&table, table.find(Rpc { path: "/s/m", headers: &none }, &mut script, ())), Some(1));
     assert_eq!(script.bounds, [1_000_000, 1_000_000], "L-37: no draw where the headers do not match");
 }
 
@@ -115,7 +115,7 @@ fn a_weighted_cluster_has_the_filters_of_its_own_overrides() {
     let is_filtered = |table: &RouteTable, draw: u64| {
         let mut script = Script { draws: [draw].into(), ..Script::default() };
         let headers = HeaderMap::new();
-        let found = table.find(Rpc { path: "/s/m", headers: &headers }, &mut script);
+        let found = table.find(Rpc { path: "/s/m", headers: &headers }, &mut script, ());
         found.and_then(|found| found.filters).is_some_and(|filters| !filters.is_empty())
     };
     let table = with(route_to("", target), &chain);
@@ -134,7 +134,7 @@ fn weighted_clusters_share_exactly_by_weight() {
     let mut script = Script { draws: (0..6).collect(), ..Script::default() };
     let headers = HeaderMap::new();
     let mut cluster = || {
-        let index = table.find(Rpc { path: "/s/m", headers: &headers }, &mut script)?.cluster;
+        let index = table.find(Rpc { path: "/s/m", headers: &headers }, &mut script, ())?.cluster;
         table.clusters().get(index?).map(|name| name.to_string())
     };
     let chosen: Vec<String> = (0..6).filter_map(|_| cluster()).collect();
@@ -161,7 +161,7 @@ proptest! {
         let rpc = Rpc { path: &path, headers: &headers };
         let script = Script { draws: draws.into(), ..Script::default() };
         let (mut indexed, mut plain) = (script.clone(), script);
-        let found = index(&table, table.find(rpc, &mut indexed));
+        let found = index(&table, table.find(rpc, &mut indexed, ()));
         prop_assert_eq!(found, scan(&table.virtual_host, rpc, &mut plain), "L-32");
         prop_assert_eq!(indexed.bounds, plain.bounds, "the same draws");
     }
@@ -222,11 +222,11 @@ fn table(routes: impl IntoIterator<Item = Route>) -> RouteTable {
 }
 
 fn find(table: &RouteTable, path: &str) -> Option<usize> {
-    index(table, table.find(Rpc { path, headers: &HeaderMap::new() }, &mut Script::default()))
+    index(table, table.find(Rpc { path, headers: &HeaderMap::new() }, &mut Script::default(), ()))
 }
 
 fn find_with(table: &RouteTable, list: &[(&str, &str)]) -> Option<usize> {
-    index(table, table.find(Rpc { path: "/s/m", headers: &headers(list) }, &mut Script::default()))
+    index(table, table.find(Rpc { path: "/s/m", headers: &headers(list) }, &mut Script::default(), ()))
 }
 
 fn index(table: &RouteTable, found: Option<Found<'_>>) -> Option<usize> {

@@ -66,7 +66,7 @@ pub struct ResourceError {
     pub kind: ResourceErrorKind,
     /// When it happened.
     pub at: Instant,
-    text: Arc<str>,
+    pub(super) text: Arc<str>,
 }
 
 /// The kinds of [`ResourceError`].

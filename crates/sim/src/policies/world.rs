@@ -8,7 +8,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::HeaderMap;
 use mainstay_lb::{
-    CallTracker, Chosen, Connectivity, Context, Decision, Ending, Failure, LoadSink, Snapshot, Tree, Wake, XdsSecurity,
+    CallTracker, Chosen, Connectivity, Context, Decision, Ending, Failure, LoadSink, Snapshot, Trace, Tree, Wake,
+    XdsSecurity,
 };
 use mainstay_xds::bootstrap::ServerConfig;
 use mainstay_xds::deps::{ClusterChildren, ConfigError, XdsConfig};
@@ -16,6 +17,7 @@ use mainstay_xds::orca::{ORCA_TRAILER, OrcaLoadReport};
 use mainstay_xds::{Choose, Code, Time};
 use prost::Message as _;
 
+use super::explained;
 use super::make::{Maker, Plan};
 use super::naive::{Counted, End, Key, Naive, Reason, Rpc, Sent, State, Verdict, Who};
 use super::shell::{Handle, Shell};
@@ -48,6 +50,10 @@ pub(super) struct World {
     last_cause: u32,
     /// What happened.
     pub(super) transcript: Vec<String>,
+    /// Every decision about an RPC.
+    pub(super) decisions: Vec<String>,
+    /// Whether somebody records how RPCs are decided about.
+    is_recorded: bool,
 }
 
 type Checked = Result<(), Violation>;
@@ -87,7 +93,14 @@ impl World {
             sinks: Vec::new(),
             last_cause: 0,
             transcript: Vec::new(),
+            decisions: Vec::new(),
+            is_recorded: false,
         }
+    }
+
+    /// With a recorder of decisions.
+    pub(super) fn recorded(self) -> Self {
+        Self { is_recorded: true, ..self }
     }
 
     /// Lives for so many events, then ends.
@@ -394,7 +407,15 @@ impl World {
         let (path, headers) = (rpc.path.clone(), rpc.headers.clone());
         self.tape.drawn.clear();
         let asked = mainstay_lb::Rpc { path: &path, headers: &headers };
-        let decision = snapshot.decide_again(asked, &mut chosen, &mut self.tape);
+        let decision = if self.is_recorded {
+            let trace = Trace::default();
+            let decision = snapshot.decide_traced(asked, &mut chosen, &mut self.tape, &trace);
+            explained::judge(&trace.into_steps(), &decision)?;
+            decision
+        } else {
+            snapshot.decide_again(asked, &mut chosen, &mut self.tape)
+        };
+        self.decisions.push(format!("{decision:?}"));
         let mut chance = self.tape.play_back();
         let shell = &self.shell;
         let verdict = self.naive.decide(&mut rpc, &mut chance, &|key| shell.is_up(key));

@@ -1,0 +1,84 @@
+//! `mainstay status`: how xDS clients in running processes are doing, a line for each.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::{
+    failure::Failure,
+    fleet::{self, Row, age, or_dash},
+    output::Output,
+    signals::Signals,
+    source::Source,
+    span,
+};
+
+/// Ask running processes how their xDS clients are doing: a line for each
+///
+/// Works with every gRPC process that serves CSDS (gRFC A40), whatever its language; channelz adds the state of the channel.
+/// Shown are the target, the state of the channel, the xDS server in charge, whether that is a fallback, how long ago the last
+/// resource came, how many resources are in which state, and the last error. What a process does not tell is "-".
+///
+/// With --json each client is one line: address, target, node, user_agent, channel, servers, in_charge, fallback, age_ms, resources,
+/// last_error, calls.
+///
+/// The exit code is 1 if a process cannot be asked; the others are shown all the same.
+#[derive(Args, Debug)]
+pub(crate) struct Flags {
+    /// Admin ports: HOST:PORT of gRPC processes, envoy:HOST:PORT of Envoys
+    #[arg(value_name = "ADDR", required = true)]
+    addresses: Vec<Source>,
+
+    /// Print each client as a line of JSON
+    #[arg(long)]
+    json: bool,
+
+    /// How long to wait for each process
+    #[arg(long, value_name = "T", default_value = "5s", value_parser = span::parse)]
+    timeout: Duration,
+}
+
+/// Shows all processes once.
+pub(crate) async fn run(flags: Flags, mut signals: Signals, mut output: Output) -> Result<(), Failure> {
+    let Flags { addresses, json, timeout } = flags;
+    let answers = tokio::select! {
+        answers = fleet::ask(&addresses, timeout) => answers,
+        () = signals.next() => return Ok(()),
+    };
+    let (mut rows, mut failures) = (Vec::new(), Vec::new());
+    for answer in answers {
+        match answer {
+            Ok(more) => rows.extend(more),
+            Err((_, failure)) => failures.push(failure),
+        }
+    }
+    if json {
+        rows.iter().try_for_each(|row| output.json(row))?;
+    } else if !rows.is_empty() {
+        let lines: Vec<_> = rows.iter().map(|row| (row.is_troubled(), line(row))).collect();
+        output.line(fleet::table(&HEAD, &lines, fleet::width()))?;
+    }
+    let mut failures = failures.into_iter();
+    match failures.next_back() {
+        None => Ok(()),
+        Some(last) => {
+            failures.for_each(|failure| _ = failure.report());
+            Err(last)
+        }
+    }
+}
+
+fn line(row: &Row) -> Vec<String> {
+    vec![
+        row.address.clone(),
+        or_dash(row.target.as_ref()),
+        or_dash(row.channel),
+        or_dash(row.in_charge.as_ref()),
+        or_dash(row.fallback.map(|fallback| if fallback { "yes" } else { "no" })),
+        or_dash(row.age_ms.map(age)),
+        row.counts(),
+        or_dash(row.last_error.as_ref()),
+    ]
+}
+
+const HEAD: [&str; 8] = ["ADDRESS", "TARGET", "CHANNEL", "IN CHARGE", "FALLBACK", "AGE", "RESOURCES", "LAST ERROR"];
