@@ -8,7 +8,7 @@ use clap::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::{backend, demo, failure::Failure, get, load, output::Output, serve, signals::Signals, sim, soak};
+use crate::{backend, check, demo, failure::Failure, get, load, output::Output, serve, signals::Signals, sim, soak};
 
 /// xDS channels that keep working when the control plane does not.
 #[derive(Debug, Parser)]
@@ -23,6 +23,7 @@ pub(crate) struct Cli {
 enum Command {
     Demo(demo::Flags),
     Serve(serve::Flags),
+    Check(check::Flags),
     Backend(backend::Flags),
     Load(load::Flags),
     Get(get::Flags),
@@ -44,6 +45,7 @@ impl Cli {
             match self.command {
                 Command::Demo(flags) => demo::run(flags.resolve(), signals, output).await,
                 Command::Serve(flags) => serve::run(flags.resolve()?, signals, output).await,
+                Command::Check(flags) => check::run(flags.resolve()?, signals, output).await,
                 Command::Backend(flags) => backend::run(flags.resolve()?, signals, output).await,
                 Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
                 Command::Get(flags) => get::run(flags.resolve()?, signals, output).await,

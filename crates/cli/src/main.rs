@@ -5,12 +5,14 @@
 mod admin;
 mod backend;
 mod call;
+mod check;
 mod cli;
 mod connect;
 mod credentials;
 mod demo;
 mod failure;
 mod get;
+mod judge;
 mod listen;
 mod load;
 mod output;

@@ -166,8 +166,10 @@ pub enum LoadErrorKind {
     Malformed,
     /// It says something that was said before.
     Duplicate,
-    /// It can be read, but is not put into force.
+    /// It can be read, but looks like an accident: see [`Deletions`].
     Refused,
+    /// It can be read, but whoever was asked does not want it in force.
+    Judged,
 }
 
 impl LoadError {
