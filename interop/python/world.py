@@ -242,7 +242,7 @@ class MainstayControlPlane:
 
     def start(self) -> None:
         self.process = self.world.run(
-            # Scenarios take nearly everything away on purpose.
+            # Scenarios take nearly everything away on purpose, and serve what clients reject.
             [
                 self.world.programs.mainstay,
                 "serve",
@@ -250,6 +250,7 @@ class MainstayControlPlane:
                 "--listen",
                 f"127.0.0.1:{self.port}",
                 "--allow-mass-deletion",
+                "--no-check",
             ],
             {"NO_COLOR": "1"},
         )

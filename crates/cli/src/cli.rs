@@ -9,7 +9,7 @@ use clap::{
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    backend, demo, diff, explain, failure::Failure, get, inspect, last_good, load, output::Output, serve,
+    backend, check, demo, diff, explain, failure::Failure, get, inspect, last_good, load, output::Output, serve,
     signals::Signals, sim, soak, status, top,
 };
 
@@ -26,6 +26,7 @@ pub(crate) struct Cli {
 enum Command {
     Demo(demo::Flags),
     Serve(serve::Flags),
+    Check(check::Flags),
     Backend(backend::Flags),
     Load(load::Flags),
     Get(get::Flags),
@@ -53,6 +54,7 @@ impl Cli {
             match self.command {
                 Command::Demo(flags) => demo::run(flags.resolve(), signals, output).await,
                 Command::Serve(flags) => serve::run(flags.resolve()?, signals, output).await,
+                Command::Check(flags) => check::run(flags.resolve()?, signals, output).await,
                 Command::Backend(flags) => backend::run(flags.resolve()?, signals, output).await,
                 Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
                 Command::Get(flags) => get::run(flags.resolve()?, signals, output).await,

@@ -14,6 +14,7 @@ use mainstay_control_plane::{
 
 use crate::{
     failure::Failure,
+    judge::{self, Judge},
     listen,
     output::{BAD, DIM, GOOD, Output, TITLE, styled},
     signals::Signals,
@@ -25,6 +26,8 @@ use crate::{
 /// Whenever they change, the new configuration is put into force as a whole, or rejected as a whole with its reasons; a
 /// file that is still being written is waited for. Clients that reject a resource are shown with their reasons, too.
 /// SIGINT or SIGTERM end it with exit code 0.
+///
+/// Nothing is put into force that `mainstay check` finds errors in, at the start or later; --no-check turns that off.
 ///
 /// With --tls-cert and --tls-key clients connect over TLS, and with --client-ca only those that present a certificate of
 /// that authority. The files are looked at for each connection: new ones are used at once, and wrong ones change nothing.
@@ -58,6 +61,10 @@ pub(crate) struct Flags {
     #[arg(long)]
     allow_mass_deletion: bool,
 
+    /// Serve whatever can be read, also what clients reject or what leads nowhere
+    #[arg(long)]
+    no_check: bool,
+
     /// Print the load that clients report, for clusters with "lrs_server: { self: {} }"
     #[arg(long)]
     print_load: bool,
@@ -71,6 +78,7 @@ pub(crate) struct Settings {
     tls: Option<ServerTls>,
     security: Security,
     deletions: Deletions,
+    judge: Judge,
     print_load: bool,
 }
 
@@ -85,15 +93,17 @@ impl Flags {
         let tls = self.tls_cert.zip(self.tls_key).map(|(cert, key)| ServerTls::from_files(cert, key, self.client_ca));
         let tls = tls.transpose().map_err(|error| Failure::failed(format!("cannot serve TLS: {error}")))?;
         let deletions = if self.allow_mass_deletion { Deletions::Allowed } else { Deletions::Bounded };
-        Ok(Settings { directory: self.directory, listen, tls, security, deletions, print_load: self.print_load })
+        let judge = if self.no_check { Judge::Nothing } else { Judge::Errors };
+        Ok(Settings { directory: self.directory, listen, tls, security, deletions, judge, print_load: self.print_load })
     }
 }
 
 /// Serves until a signal.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
-    let Settings { directory, listen, tls, security, deletions, print_load } = settings;
+    let Settings { directory, listen, tls, security, deletions, judge, print_load } = settings;
     let control_plane = ControlPlane::new();
-    let watch = control_plane.watch_directory_with(&directory, deletions).await;
+    let judged = move |sources: &_| judge.sources(sources);
+    let watch = control_plane.watch_directory_judged(&directory, deletions, judged).await;
     let mut watch = watch.map_err(|errors| unreadable(&directory, &errors))?;
     let server = control_plane.serve_at(listen.clone(), tls).map_err(|error| listen::failure(&listen, &error))?;
     let mut events = server.events();
@@ -268,7 +278,8 @@ fn resources(count: usize) -> String {
 
 fn unreadable(directory: &Path, errors: &LoadErrors) -> Failure {
     let reasons: Vec<_> = errors.0.iter().map(|error| format!("\n  {error}")).collect();
-    Failure::failed(format!("cannot serve {}:{}", directory.display(), reasons.concat())).tip(TIP)
+    Failure::failed(format!("cannot serve {}:{}", directory.display(), reasons.concat()))
+        .tip(judge::tip(errors).unwrap_or(TIP))
 }
 
 const TIP: &str =

@@ -54,29 +54,45 @@ use crate::store::Snapshots;
 use crate::type_url::TypeUrl;
 
 mod proto;
+mod source;
 mod tree;
 mod watch;
 
-pub use crate::files::watch::{Deletions, DirectoryWatch, Reload};
+pub use crate::files::source::{Location, Source, Sources};
+pub use crate::files::watch::{Deletions, DirectoryWatch, Judge, Reload};
 
 /// Reads every file of a directory. All errors of all files are reported together.
 pub fn load_directory(directory: impl AsRef<Path>) -> Result<Snapshots, LoadErrors> {
-    let directory = directory.as_ref();
-    let mut files = Vec::new();
-    list(directory, MAX_DEPTH, &mut files)?;
-    files.sort();
-    let mut loader = Loader::default();
-    for file in files {
-        let node = node_of(directory, &file);
-        match fs::read_to_string(&file) {
-            Ok(text) if text.trim().is_empty() => {
-                loader.errors.push(LoadError::about(&file, "is empty: expected resources, or no such file"));
-            }
-            Ok(text) => loader.read_file(&file, &text, node.as_deref()),
-            Err(error) => loader.errors.push(LoadError::about(&file, format!("cannot be read: {error}"))),
+    read_directory(directory.as_ref())?.into_snapshots()
+}
+
+/// Reads every file of a directory.
+fn read_directory(directory: &Path) -> Result<Sources, LoadErrors> {
+    // A file in the place of the directory cannot be listed.
+    list(directory, MAX_DEPTH, &mut Vec::new())?;
+    Sources::read(directory, |_, _| false)
+}
+
+impl Sources {
+    /// What is to be served, if there are no errors.
+    pub fn into_snapshots(self) -> Result<Snapshots, LoadErrors> {
+        if !self.errors.is_empty() {
+            return Err(LoadErrors(self.errors));
         }
+        let (mut default, mut nodes) = (Snapshot::default(), BTreeMap::<String, Snapshot>::new());
+        for Source { node, resource, .. } in self.resources {
+            match node {
+                Some(node) => nodes.entry(node).or_default().insert(resource),
+                None => default.insert(resource),
+            }
+        }
+        let nodes = nodes.into_iter().map(|(id, own)| {
+            let mut snapshot = default.clone();
+            own.resources().for_each(|resource| snapshot.insert(resource));
+            (id, snapshot)
+        });
+        Ok(Snapshots { nodes: nodes.collect(), default })
     }
-    loader.finish()
 }
 
 impl Snapshot {
@@ -92,10 +108,13 @@ impl Snapshot {
         let file = Path::new("<text>");
         let mut loader = Loader::default();
         loader.read_file(file, text, None);
-        let Snapshots { default, nodes } = loader.finish()?;
+        let sources = Sources { resources: loader.sources, errors: loader.errors, texts: Vec::new() };
+        let Snapshots { default, nodes } = sources.into_snapshots()?;
         match nodes.keys().next() {
             None => Ok(default),
-            Some(node) => Err(LoadError::about(file, format!("is for node {node:?}, and not for all nodes")).into()),
+            Some(node) => {
+                Err(LoadError::malformed(file, format!("is for node {node:?}, and not for all nodes")).into())
+            }
         }
     }
 
@@ -124,6 +143,8 @@ pub struct LoadErrors(pub Vec<LoadError>);
 /// One thing that is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
+    /// What kind of trouble it is.
+    pub kind: LoadErrorKind,
     /// The file.
     pub file: PathBuf,
     /// The line, counted from 1, if it is known.
@@ -136,9 +157,37 @@ pub struct LoadError {
     pub problem: String,
 }
 
+/// What kind of trouble there is with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadErrorKind {
+    /// It cannot be read, or is neither YAML nor JSON.
+    Unreadable,
+    /// It says something that is no resource: a field that does not exist, a value of another type.
+    Malformed,
+    /// It says something that was said before.
+    Duplicate,
+    /// It can be read, but looks like an accident: see [`Deletions`].
+    Refused,
+    /// It can be read, but whoever was asked does not want it in force.
+    Judged,
+}
+
 impl LoadError {
-    fn about(file: &Path, problem: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), line: None, resource: None, field: String::new(), problem: problem.into() }
+    fn unreadable(file: &Path, problem: impl Into<String>) -> Self {
+        Self::about(LoadErrorKind::Unreadable, file, problem)
+    }
+
+    fn malformed(file: &Path, problem: impl Into<String>) -> Self {
+        Self::about(LoadErrorKind::Malformed, file, problem)
+    }
+
+    fn refused(file: &Path, problem: impl Into<String>) -> Self {
+        Self::about(LoadErrorKind::Refused, file, problem)
+    }
+
+    fn about(kind: LoadErrorKind, file: &Path, problem: impl Into<String>) -> Self {
+        let (file, problem) = (file.to_owned(), problem.into());
+        Self { kind, file, line: None, resource: None, field: String::new(), problem }
     }
 }
 
@@ -201,37 +250,47 @@ impl std::error::Error for ExportError {}
 /// Collects what files say.
 #[derive(Debug, Default)]
 struct Loader {
-    default: Snapshot,
-    nodes: BTreeMap<String, Snapshot>,
+    sources: Vec<Source>,
     /// Where each resource was found, by node, type and name.
     found: BTreeMap<(Option<String>, TypeUrl, String), PathBuf>,
     errors: Vec<LoadError>,
 }
 
 impl Loader {
+    /// Reads a file, which must not be empty.
+    fn read_text(&mut self, file: &Path, text: &str, node: Option<&str>) {
+        if text.trim().is_empty() {
+            return self.errors.push(LoadError::unreadable(file, "is empty: expected resources, or no such file"));
+        }
+        self.read_file(file, text, node);
+    }
+
     fn read_file(&mut self, file: &Path, text: &str, node: Option<&str>) {
         match parse(file, text) {
-            Ok(documents) => documents.iter().for_each(|document| self.read_document(file, document, node)),
+            Ok(documents) => documents.into_iter().for_each(|document| self.read_document(file, document, node)),
             Err(error) => self.errors.push(error),
         }
     }
 
-    fn read_document(&mut self, file: &Path, document: &Tree, node: Option<&str>) {
-        match &document.value {
+    fn read_document(&mut self, file: &Path, document: Tree, node: Option<&str>) {
+        if document.get(TYPE_KEY).is_some() {
+            return self.read_resource(file, document, None, node);
+        }
+        let described = document.describe();
+        match document.value {
             Value::Null => {}
             Value::List(items) => self.read_list(file, items, node),
-            Value::Map(_) if document.get(TYPE_KEY).is_some() => self.read_resource(file, document, None, node),
             Value::Map(entries) => self.read_map(file, entries, node),
             Value::Bool(_) | Value::Signed(_) | Value::Unsigned(_) | Value::Float(_) | Value::String(_) => {
-                let problem = format!("expected resources, found {}", document.describe());
-                self.report(file, None, &FieldError::new(document, problem));
+                let problem = format!("expected resources, found {described}");
+                self.report(file, None, &FieldError::new(&document, problem));
             }
         }
     }
 
-    fn read_map(&mut self, file: &Path, entries: &[(String, Tree)], node: Option<&str>) {
-        let named = entries.iter().find(|(key, _)| key == "node").map(|(_, value)| value);
-        let node = match named.map(|value| (value, value.as_str())) {
+    fn read_map(&mut self, file: &Path, entries: Vec<(String, Tree)>, node: Option<&str>) {
+        let named = entries.iter().find(|(key, _)| key == "node").map(|(_, value)| value.clone());
+        let node = match named.as_ref().map(|value| (value, value.as_str())) {
             None => node,
             Some((_, Some(id))) => Some(id),
             Some((value, None)) => {
@@ -240,51 +299,53 @@ impl Loader {
             }
         };
         for (key, value) in entries {
-            match (key.as_str(), &value.value) {
+            let (line, described) = (value.line, value.describe());
+            match (key.as_str(), value.value) {
                 ("resources", Value::List(items)) => self.read_list(file, items, node),
                 ("resources", Value::Map(named)) => {
-                    named.iter().for_each(|(name, tree)| self.read_resource(file, tree, Some(name), node));
+                    named.into_iter().for_each(|(name, tree)| self.read_resource(file, tree, Some(&name), node));
                 }
-                ("errors", Value::List(items)) => items.iter().for_each(|item| self.read_error(file, item, node)),
+                ("errors", Value::List(items)) => items.into_iter().for_each(|item| self.read_error(file, item, node)),
                 ("node" | "version_info" | "type_url" | "nonce", _) | ("resources" | "errors", Value::Null) => {}
-                ("resources" | "errors", _) => {
-                    let problem = format!("expected a list, found {}", value.describe());
-                    self.report(file, None, &FieldError::new(value, problem).inside(key, None));
-                }
-                _ => {
-                    let problem = "expected \"resources\", \"errors\" and \"node\" here, or \"@type\" of one resource";
-                    self.report(file, None, &FieldError::new(value, problem).inside(key, None));
+                (key, _) => {
+                    let problem = match key {
+                        "resources" | "errors" => format!("expected a list, found {described}"),
+                        _ => "expected \"resources\", \"errors\" and \"node\" here, or \"@type\" of one resource"
+                            .to_owned(),
+                    };
+                    let here = Tree { line, value: Value::Null };
+                    self.report(file, None, &FieldError::new(&here, problem).inside(key, None));
                 }
             }
         }
     }
 
-    fn read_list(&mut self, file: &Path, items: &[Tree], node: Option<&str>) {
-        items.iter().for_each(|item| self.read_resource(file, item, None, node));
+    fn read_list(&mut self, file: &Path, items: Vec<Tree>, node: Option<&str>) {
+        items.into_iter().for_each(|item| self.read_resource(file, item, None, node));
     }
 
-    fn read_resource(&mut self, file: &Path, tree: &Tree, key: Option<&str>, node: Option<&str>) {
-        match read_resource(tree, key) {
+    fn read_resource(&mut self, file: &Path, tree: Tree, key: Option<&str>, node: Option<&str>) {
+        match read_resource(&tree, key) {
             Ok(resource) => self.insert(file, tree, resource, node),
             Err(error) => {
-                let name = key.or_else(|| ["name", "cluster_name"].iter().find_map(|field| tree.get(field)?.as_str()));
+                let name = key.or_else(|| NAME_FIELDS.iter().find_map(|field| tree.get(field)?.as_str()));
                 self.report(file, name, &error);
             }
         }
     }
 
-    fn read_error(&mut self, file: &Path, tree: &Tree, node: Option<&str>) {
+    fn read_error(&mut self, file: &Path, tree: Tree, node: Option<&str>) {
         let text = |field: &str| {
             tree.get(field).and_then(Tree::as_str).ok_or_else(|| {
                 let found = tree.get(field).map_or_else(|| "nothing".to_owned(), Tree::describe);
-                FieldError::new(tree, format!("expected a text, found {found}")).inside(field, None)
+                FieldError::new(&tree, format!("expected a text, found {found}")).inside(field, None)
             })
         };
         let read = || {
             let code = text("code")?;
             let code = CODES.into_iter().find(|(_, name)| *name == code).map(|(code, _)| code).ok_or_else(|| {
                 let problem = format!("expected a status code such as NOT_FOUND, found {code:?}");
-                FieldError::new(tree, problem).inside("code", None)
+                FieldError::new(&tree, problem).inside("code", None)
             })?;
             Ok(Resource::error(text("type_url")?, text("name")?, code, text("message")?))
         };
@@ -294,39 +355,27 @@ impl Loader {
         }
     }
 
-    fn insert(&mut self, file: &Path, tree: &Tree, resource: Resource, node: Option<&str>) {
+    fn insert(&mut self, file: &Path, tree: Tree, resource: Resource, node: Option<&str>) {
         let key = (node.map(str::to_owned), resource.type_url.clone(), resource.name.clone());
         if let Some(first) = self.found.insert(key, file.to_owned()) {
             let problem =
                 format!("there is already a {} of this name in {}", resource.type_url.message_name(), first.display());
-            return self.report(file, Some(&resource.name), &FieldError::new(tree, problem));
+            return self.errors.push(LoadError {
+                line: tree.line,
+                resource: Some(resource.name),
+                ..LoadError::about(LoadErrorKind::Duplicate, file, problem)
+            });
         }
-        match node {
-            Some(node) => self.nodes.entry(node.to_owned()).or_default().insert(resource),
-            None => self.default.insert(resource),
-        }
+        self.sources.push(Source { node: node.map(str::to_owned), resource, location: Location::new(file, tree) });
     }
 
     fn report(&mut self, file: &Path, resource: Option<&str>, error: &FieldError) {
         self.errors.push(LoadError {
-            file: file.to_owned(),
             line: error.line,
             resource: resource.map(str::to_owned),
             field: error.field(),
-            problem: error.problem.clone(),
+            ..LoadError::malformed(file, error.problem.clone())
         });
-    }
-
-    fn finish(self) -> Result<Snapshots, LoadErrors> {
-        if !self.errors.is_empty() {
-            return Err(LoadErrors(self.errors));
-        }
-        let nodes = self.nodes.into_iter().map(|(id, own)| {
-            let mut snapshot = self.default.clone();
-            own.resources().for_each(|resource| snapshot.insert(resource));
-            (id, snapshot)
-        });
-        Ok(Snapshots { nodes: nodes.collect(), default: self.default })
     }
 }
 
@@ -373,7 +422,7 @@ impl Document {
 /// The documents of a file.
 fn parse(file: &Path, text: &str) -> Result<Vec<Tree>, LoadError> {
     if text.len() > MAX_FILE_SIZE {
-        return Err(LoadError::about(file, format!("is larger than {MAX_FILE_SIZE} bytes")));
+        return Err(LoadError::unreadable(file, format!("is larger than {MAX_FILE_SIZE} bytes")));
     }
     let is_json = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
     let options = serde_saphyr::options! {
@@ -389,20 +438,20 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Tree>, LoadError> {
         // Strictly JSON. The YAML parser reads nearly all of it and knows the lines, so it is asked first.
         let tree = serde_json::from_str::<Tree>(text).map_err(|error| LoadError {
             line: Some(error.line() as u64),
-            ..LoadError::about(file, format!("is not JSON: {error}"))
+            ..LoadError::unreadable(file, format!("is not JSON: {error}"))
         })?;
         return Ok(serde_saphyr::from_multiple_with_options(text, options).unwrap_or_else(|_| vec![tree]));
     }
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| LoadError {
         line: error.location().map(|location| location.line()),
-        ..LoadError::about(file, format!("is not YAML: {}", error.without_snippet()))
+        ..LoadError::unreadable(file, format!("is not YAML: {}", error.without_snippet()))
     })
 }
 
 fn list(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), LoadErrors> {
-    let unreadable = |error| LoadErrors::from(LoadError::about(directory, format!("cannot be read: {error}")));
+    let unreadable = |error| LoadErrors::from(LoadError::unreadable(directory, format!("cannot be read: {error}")));
     let Some(depth) = depth.checked_sub(1) else {
-        return Err(LoadError::about(directory, format!("lies more than {MAX_DEPTH} directories deep")).into());
+        return Err(LoadError::unreadable(directory, format!("lies more than {MAX_DEPTH} directories deep")).into());
     };
     for entry in fs::read_dir(directory).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
@@ -432,6 +481,8 @@ fn node_of(directory: &Path, file: &Path) -> Option<String> {
     Some(parts.next()?.to_string_lossy().into_owned())
 }
 
+/// Where messages have their names, in both spellings.
+const NAME_FIELDS: [&str; 3] = ["name", "cluster_name", "clusterName"];
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 const MAX_DEPTH: usize = 16;
 const MAX_FILE_SIZE: usize = 256 << 20;

@@ -54,7 +54,9 @@ mod view;
 
 pub use crate::event::{ConnectionId, Event, Events, SeenRequest, SentResponse, Stats, StreamId};
 pub use crate::faults::{Corruption, Faults};
-pub use crate::files::{Deletions, DirectoryWatch, ExportError, LoadError, LoadErrors, Reload, load_directory};
+pub use crate::files::{
+    Deletions, DirectoryWatch, ExportError, LoadError, LoadErrorKind, LoadErrors, Reload, load_directory,
+};
 pub use crate::load::{ClusterTotals, LoadReport, LoadRequest, LoadTotals, LocalityTotals, locality_name};
 pub use crate::protocol::RequestKind;
 pub use crate::server::{Address, Server};

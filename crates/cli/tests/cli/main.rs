@@ -1,5 +1,6 @@
 //! The program as its users see it: whole outputs, exit codes, signals.
 
+mod check;
 mod explain;
 mod get;
 mod inspect;
@@ -36,6 +37,7 @@ Usage: mainstay <COMMAND>
 Commands:
   demo     Watch a small mesh survive the death of its parts, in one process and without any setup
   serve    Serve the xDS resources in a directory of YAML and JSON files, and follow their changes
+  check    Find what is wrong with resources and bootstraps before clients do
   backend  Serve grpc.testing.TestService, to have something to send RPCs to
   load     Send RPCs to targets at a steady rate and tell what became of them
   get      Resolve an xDS target as a channel does and show the configuration with its sources

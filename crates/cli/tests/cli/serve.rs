@@ -30,7 +30,7 @@ fn changes_of_the_files_are_told_and_wrong_files_are_rejected_with_the_reason() 
     assert!(first.starts_with(&head) && first.ends_with(", 2 resources"), "{first}");
     assert_eq!([serve.line(), serve.line()], ["  + CDS  a", "  + CDS  b"]);
 
-    write(directory.path(), &[cluster("a").replace("EDS", "LOGICAL_DNS"), cluster("c")]);
+    write(directory.path(), &[cluster("a") + "\nconnect_timeout: 3s", cluster("c")]);
     let lines = [serve.line(), serve.line(), serve.line(), serve.line()];
     assert_eq!(lines, ["reloaded, 2 resources", "  ~ CDS  a", "  + CDS  c", "  - CDS  b"]);
 

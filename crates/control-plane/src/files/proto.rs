@@ -47,6 +47,14 @@ pub(super) fn read_resource(tree: &Tree, key: Option<&str>) -> Result<Resource, 
     Ok(Resource::new(type_url, name, any.value))
 }
 
+/// Reads any message that need not say its type, and encodes it.
+pub(super) fn read_message(tree: &Tree, name: &str) -> Result<Vec<u8>, FieldError> {
+    let known = POOL.as_ref().ok().and_then(|pool| pool.get_message_by_name(name));
+    let descriptor = known.ok_or_else(|| FieldError::new(tree, format!("no message type {name:?} is known")))?;
+    let message = DynamicMessage::deserialize_with_options(descriptor, tree, &DeserializeOptions::new())?;
+    Ok(message.encode_to_vec())
+}
+
 /// Writes a resource in the form that [`read_resource`] reads. An error has no such form.
 pub(super) fn write_resource(resource: &Resource) -> Result<Json, String> {
     let Body::Message(any) = &resource.body else { return Err("an error is not a message".to_owned()) };

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::files::{LoadError, LoadErrors, is_resource_file, load_directory};
+use crate::files::{LoadError, LoadErrors, Sources, is_resource_file, read_directory};
 use crate::snapshot::Resource;
 use crate::store::{ControlPlane, Snapshots};
 
@@ -36,9 +36,20 @@ impl ControlPlane {
         directory: impl Into<PathBuf>,
         deletions: Deletions,
     ) -> Result<DirectoryWatch, LoadErrors> {
+        self.watch_directory_judged(directory, deletions, |_| Ok(())).await
+    }
+
+    /// The same, and nothing is put into force that `judge` does not like: what it finds is reported as errors of the
+    /// files are.
+    pub async fn watch_directory_judged(
+        &self,
+        directory: impl Into<PathBuf>,
+        deletions: Deletions,
+        judge: impl Fn(&Sources) -> Result<(), LoadErrors> + Send + Sync + 'static,
+    ) -> Result<DirectoryWatch, LoadErrors> {
         let directory = directory.into();
         let observer = Observer::new().map_err(|error| unwatchable(&directory, &error))?;
-        let reader = Reader { directory, observer: Arc::new(observer) };
+        let reader = Reader { directory, observer: Arc::new(observer), judge: Arc::new(judge) };
         let loaded = reader.read_in_background().await?;
         let snapshots = deletions.check(&reader.directory, None, loaded)?;
         self.replace(snapshots.clone());
@@ -59,6 +70,9 @@ pub enum Deletions {
     /// All of them.
     Allowed,
 }
+
+/// Says whether what was read may be put into force.
+pub type Judge = dyn Fn(&Sources) -> Result<(), LoadErrors> + Send + Sync;
 
 /// Keeps a control plane in step with a directory, until it is dropped.
 #[derive(Debug)]
@@ -113,7 +127,7 @@ impl Deletions {
             }
             Self::Bounded => return Ok(snapshots),
         };
-        Err(LoadError::about(directory, problem).into())
+        Err(LoadError::refused(directory, problem).into())
     }
 }
 
@@ -171,6 +185,7 @@ impl Follower {
 struct Reader {
     directory: PathBuf,
     observer: Arc<Observer>,
+    judge: Arc<Judge>,
 }
 
 impl Reader {
@@ -206,14 +221,19 @@ impl Reader {
 
     async fn read_in_background(&self) -> Result<Snapshots, LoadErrors> {
         let (directory, observer) = (self.directory.clone(), Arc::clone(&self.observer));
+        let judge = Arc::clone(&self.judge);
         let reading = tokio::task::spawn_blocking(move || {
             // Watched before it is read, so that no change falls between. And looked at anew each time, because a path
             // may lead to another directory than before.
             let watched = observer.look_at(&directory);
-            let loaded = load_directory(&directory)?;
+            let sources = read_directory(&directory)?;
+            if sources.errors.is_empty() {
+                judge(&sources)?;
+            }
+            let loaded = sources.into_snapshots()?;
             watched.map_err(|error| unwatchable(&directory, &error)).map(|()| loaded)
         });
-        let cancelled = |_| LoadError::about(&self.directory, "reading it was cancelled or panicked").into();
+        let cancelled = |_| LoadError::unreadable(&self.directory, "reading it was cancelled or panicked").into();
         reading.await.map_err(cancelled).flatten()
     }
 }
@@ -341,7 +361,7 @@ fn is_empty_file(path: &Path) -> bool {
 }
 
 fn unwatchable(directory: &Path, error: &notify::Error) -> LoadErrors {
-    LoadError::about(directory, format!("cannot be watched for changes: {error}")).into()
+    LoadError::unreadable(directory, format!("cannot be watched for changes: {error}")).into()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
