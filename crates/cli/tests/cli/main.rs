@@ -35,21 +35,24 @@ xDS channels that keep working when the control plane does not
 Usage: mainstay <COMMAND>
 
 Commands:
-  demo     Watch a small mesh survive the death of its parts, in one process and without any setup
-  serve    Serve the xDS resources in a directory of YAML and JSON files, and follow their changes
-  check    Find what is wrong with resources and bootstraps before clients do
-  backend  Serve grpc.testing.TestService, to have something to send RPCs to
-  load     Send RPCs to targets at a steady rate and tell what became of them
-  get      Resolve an xDS target as a channel does and show the configuration with its sources
-  explain  Say why a call goes where it goes: routes, filters, cluster, priority, locality, endpoint
-  inspect  Show what the xDS clients of a running process hold: the tree of `get`, NACKs,
-           connections, traces
-  status   Ask running processes how their xDS clients are doing: a line for each
-  top      Watch the xDS clients of running processes: calls, errors, ages
-  diff     Say what two configurations do differently, and what traffic would notice of it
-  sim      Try the failure rules in simulated worlds, or rehearse outages of your own setup
-  soak     Send RPCs for a long time while control planes and backends die and return at random
-  help     Print this message or the help of the given subcommand(s)
+  demo       Watch a small mesh survive the death of its parts, in one process and without any setup
+  serve      Serve the xDS resources in a directory of YAML and JSON files, and follow their changes
+  check      Find what is wrong with resources and bootstraps before clients do
+  backend    Serve grpc.testing.TestService, to have something to send RPCs to
+  load       Send RPCs to targets at a steady rate and tell what became of them
+  get        Resolve an xDS target as a channel does and show the configuration with its sources
+  last-good  Look at last-good files: what channels and servers start from while every control plane
+             is down
+  explain    Say why a call goes where it goes: routes, filters, cluster, priority, locality,
+             endpoint
+  inspect    Show what the xDS clients of a running process hold: the tree of `get`, NACKs,
+             connections, traces
+  status     Ask running processes how their xDS clients are doing: a line for each
+  top        Watch the xDS clients of running processes: calls, errors, ages
+  diff       Say what two configurations do differently, and what traffic would notice of it
+  sim        Try the failure rules in simulated worlds, or rehearse outages of your own setup
+  soak       Send RPCs for a long time while control planes and backends die and return at random
+  help       Print this message or the help of the given subcommand(s)
 
 Options:
   -h, --help     Print help
