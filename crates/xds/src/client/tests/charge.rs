@@ -595,11 +595,6 @@ fn an_error_that_the_response_takes_back_with_which_a_server_returns_does_not_co
           active a
           a> LDS 3 B: l
           close b
-        lose a
-          open a 5 s
-        refuse a
-          active b
-          open b 20 s
         ",
     );
     // Nor does it if another error takes its place: only the last word of a server counts.
