@@ -27,6 +27,9 @@ pub(crate) struct Shell {
     pub(crate) down: BTreeSet<SocketAddr>,
     /// Backends whose connections may still suffer from a time when they did.
     pub(crate) troubled: BTreeSet<SocketAddr>,
+    /// Clusters with a part that was failing when its endpoints were replaced: it counts as failing until one of the new
+    /// ones is ready (L-49).
+    pub(crate) failing: BTreeSet<String>,
     pub(crate) counters: BTreeMap<(String, String), Arc<Counter>>,
     /// What the tree did that it must not do.
     pub(crate) misuse: Option<String>,
@@ -57,6 +60,12 @@ pub(crate) enum State {
 }
 
 impl Shell {
+    /// Whether one of these backends has a ready connection.
+    pub(crate) fn has_ready(&self, addresses: &BTreeSet<SocketAddr>) -> bool {
+        let mut ready = self.connections.values().filter(|connection| connection.state == State::Ready);
+        ready.any(|connection| addresses.contains(&connection.handle.address))
+    }
+
     /// Takes the next step of a connection that was asked for: what the tree must hear of it.
     pub(crate) fn advance(&mut self, now: Time, id: SubchannelId) -> Option<Connectivity> {
         let connection = self.connections.get_mut(&id)?;
@@ -103,7 +112,7 @@ impl Shell {
     /// What matters of it for the future.
     pub(crate) fn key(&self) -> impl Hash {
         let connections = self.connections.values().map(|c| (c.handle.address, c.state));
-        (connections.collect::<Vec<_>>(), self.down.clone(), self.troubled.clone())
+        (connections.collect::<Vec<_>>(), self.down.clone(), self.troubled.clone(), self.failing.clone())
     }
 }
 

@@ -103,7 +103,8 @@ fn check_by(
     if is_failing && ready > 0 && !(uses_subset && addresses.len() - ready >= SUBSET) {
         return Err("an RPC fails although its cluster has a ready connection");
     }
-    let calm = !addresses.iter().any(|address| shell.troubled.contains(address));
+    let was_failing = picture.leaves(cluster).iter().any(|leaf| shell.failing.contains(*leaf));
+    let calm = !was_failing && !addresses.iter().any(|address| shell.troubled.contains(address));
     if is_failing && calm {
         return Err("an RPC fails although no backend ever failed");
     }

@@ -125,10 +125,10 @@ impl ConfigOracle {
         let made = self.make(oracle, had, &mut unit);
         self.unit = unit;
         self.judge(oracle, view, &made, &shown, picture.as_ref(), had)?;
-        self.remember(view.now, is_new, oracle.is_asleep(), &made, picture.as_ref());
+        self.remember(oracle, view.now, is_new, &made, picture.as_ref());
         (self.before, self.picture) = (shown, picture);
         self.release_lookups(oracle);
-        if is_quiet { self.check_watches(view, &made) } else { Ok(()) }
+        if is_quiet { self.check_watches(oracle, view, &made) } else { Ok(()) }
     }
 
     fn make(&self, oracle: &Oracle, patient: bool, unit: &mut Option<Unit>) -> Made {
@@ -139,7 +139,15 @@ impl ConfigOracle {
         let known = |key: &ResourceKey| -> Known<'_> { oracle.known(key) };
         // As long as something is in force, trouble with a new Listener or its routes does not touch the pair before them.
         let keeps_unit = self.picture.is_some();
-        ask(&Knowledge { rules: &oracle.rules, known: &known, lookups: &self.lookups, patient, keeps_unit })
+        let used = self.picture.as_deref();
+        ask(&Knowledge { rules: &oracle.rules, known: &known, lookups: &self.lookups, patient, keeps_unit, used })
+    }
+
+    /// Whether what is made is still a mixture when `picture` is in force: who took something away has had its say.
+    fn is_mixed_after(&self, oracle: &Oracle, had: bool, picture: Option<&Arc<Picture>>) -> bool {
+        let after = Self { picture: picture.cloned(), ..self.clone() };
+        let made = after.make(oracle, had, &mut self.unit.clone());
+        made.sources.values().any(|planes| planes.len() > 1)
     }
 
     fn judge(
@@ -175,9 +183,14 @@ impl ConfigOracle {
         if let Some(expected) = complete.filter(|_| !mixed) {
             return self.compare(expected, &made.optional, false, shown, picture);
         }
-        if let Some(expected) = complete
-            && self.compare(expected, &made.optional, true, shown, picture).is_ok()
-        {
+        let compare = |expected: &Picture| {
+            let marked = self.compare(expected, &made.optional, true, shown, picture);
+            marked.or_else(|violation| match self.is_mixed_after(oracle, had, picture) {
+                true => Err(violation),
+                false => self.compare(expected, &made.optional, false, shown, picture),
+            })
+        };
+        if complete.is_some_and(|expected| compare(expected).is_ok()) {
             let is_old = self.picture.as_ref().zip(picture).is_some_and(|(before, now)| Arc::ptr_eq(before, now));
             let was_mixed = matches!(&self.before, Some(Ok(before)) if before.mixed_sources);
             let is_due = self.mixed_by.values().all(|by| view.now.since(*by) >= self.bound);
@@ -188,7 +201,7 @@ impl ConfigOracle {
         // A mixture that is complete is not held back for longer than the bound.
         let is_late = |since: &Time| view.now.since(*since) > self.bound && !oracle.is_asleep();
         if let Some(expected) = complete.filter(|_| self.mixed_since.values().all(is_late)) {
-            return self.compare(expected, &made.optional, true, shown, picture);
+            return compare(expected);
         }
         // Something is awaited, or of more than one server: what was in force stays.
         match (shown, had) {
@@ -222,8 +235,11 @@ impl ConfigOracle {
         // What is in force follows its own clusters, whatever the new routes say.
         let mut own = Made::default();
         let own_parts = self.with_knowledge(oracle, false, |knowledge| knowledge.clusters(&before.roots, &mut own));
-        let fresh =
-            |name: &String| own_parts.get(name).or_else(|| now.picture.as_ref().and_then(|now| now.parts.get(name)));
+        // So does what somebody subscribed to, with all that is below it.
+        let fresh = |name: &String| {
+            let routed = own_parts.get(name).or_else(|| now.picture.as_ref().and_then(|now| now.parts.get(name)));
+            routed.or_else(|| now.optional.get(name))
+        };
         let is_troubled = |name: &String| now.troubled.contains(name) || own.troubled.contains(name);
         let is_fine = |(name, part): (&String, &Part)| {
             let was = before.parts.get(name);
@@ -299,7 +315,7 @@ impl ConfigOracle {
         })
     }
 
-    fn remember(&mut self, now: Time, is_new: bool, is_asleep: bool, made: &Made, picture: Option<&Arc<Picture>>) {
+    fn remember(&mut self, oracle: &Oracle, now: Time, is_new: bool, made: &Made, picture: Option<&Arc<Picture>>) {
         // What is in force may be told anew, with another note, while what is to come is complete and held back.
         let is_made = |picture: &&Arc<Picture>| {
             let made = made.picture.as_ref().filter(|_| !made.awaited);
@@ -308,8 +324,13 @@ impl ConfigOracle {
         if is_new && picture.filter(is_made).is_some() {
             let before = std::mem::replace(&mut self.needs, made.needs.clone());
             self.recent.push((now + WARM, before, self.picture.clone()));
+        } else if let Some(picture) = picture.filter(|_| is_new) {
+            // Of the clusters in force some came to be complete: it needs what they need from now on.
+            let mut own = Made::default();
+            self.with_knowledge(oracle, false, |knowledge| knowledge.clusters(&picture.roots, &mut own));
+            self.needs.append(&mut own.needs);
         }
-        self.recent.retain(|(until, ..)| now <= *until || is_asleep);
+        self.recent.retain(|(until, ..)| now <= *until || oracle.is_asleep());
         if let Some(unit) = &self.unit {
             self.roots[0].clone_from(&unit.roots);
         }
@@ -330,7 +351,7 @@ impl ConfigOracle {
     }
 
     /// What is watched is what is needed: by what is in force, and by what is to come.
-    fn check_watches(&self, view: &View<'_>, made: &Made) -> Result<(), Violation> {
+    fn check_watches(&self, oracle: &Oracle, view: &View<'_>, made: &Made) -> Result<(), Violation> {
         let watched: BTreeSet<_> = view.dump.iter().map(|status| &status.resource).collect();
         let missing = made.needs.iter().find(|key| !watched.contains(key));
         Invariant::Watches.holds(missing.is_none(), || format!("{missing:?} is needed and not watched"))?;
@@ -338,7 +359,14 @@ impl ConfigOracle {
             return Ok(()); // What was in use may be wanted again.
         }
         let recent = |key: &ResourceKey| self.recent.iter().any(|(_, needs, _)| needs.contains(key));
-        let is_needed = |key: &ResourceKey| made.needs.contains(key) || self.needs.contains(key) || recent(key);
+        // What is in force follows its clusters as they are now, until it is replaced.
+        let mut own = Made::default();
+        if let Some(picture) = &self.picture {
+            self.with_knowledge(oracle, false, |knowledge| knowledge.clusters(&picture.roots, &mut own));
+        }
+        let is_needed = |key: &ResourceKey| {
+            made.needs.contains(key) || self.needs.contains(key) || own.needs.contains(key) || recent(key)
+        };
         let spare = watched.iter().find(|key| !is_needed(key));
         Invariant::Watches.holds(spare.is_none() || made.awaited, || format!("{spare:?} is watched and not needed"))
     }

@@ -75,6 +75,8 @@ pub(crate) struct Knowledge<'a> {
     /// Whether trouble that may pass is waited out, with clusters and with the Listener and its routes.
     pub(crate) patient: bool,
     pub(crate) keeps_unit: bool,
+    /// What RPCs use. Who takes away something of it counts as a server behind what is new (D-35).
+    pub(crate) used: Option<&'a Picture>,
 }
 
 impl Picture {
@@ -211,7 +213,7 @@ impl<'a> Knowledge<'a> {
                 self.count(key, plane, made);
                 Some(spec)
             }
-            Known::Nothing => {
+            Known::Nothing(_) => {
                 made.failed = true;
                 None
             }
@@ -229,6 +231,13 @@ impl<'a> Knowledge<'a> {
     fn count(&self, key: &ResourceKey, plane: usize, made: &mut Made) {
         if let Some(authority) = self.rules.authority_of(key) {
             made.sources.entry(authority.clone()).or_default().insert(plane);
+        }
+    }
+
+    fn count_denial(&self, key: &ResourceKey, by: Option<usize>, cluster: &str, made: &mut Made) {
+        let part = self.used.and_then(|used| used.parts.get(cluster));
+        if let (Some(by), Some(Part::Leaf(_, Some(_)) | Part::Group(_))) = (by, part) {
+            self.count(key, by, made);
         }
     }
 
@@ -251,7 +260,10 @@ impl<'a> Knowledge<'a> {
                     made.troubled.insert(name.clone());
                     Some(Part::Failed)
                 }
-                Known::Nothing => Some(Part::Failed),
+                Known::Nothing(by) => {
+                    self.count_denial(&key, by, &name, made);
+                    Some(Part::Failed)
+                }
                 Known::Value(spec, plane) => {
                     self.count(&key, plane, made);
                     match spec {
@@ -304,7 +316,10 @@ impl<'a> Knowledge<'a> {
                 made.troubled.insert(cluster.to_owned());
                 return Some(None);
             }
-            Known::Nothing => return Some(None),
+            Known::Nothing(by) => {
+                self.count_denial(&key, by, cluster, made);
+                return Some(None);
+            }
             Known::Value(Spec::Endpoints { priorities, .. }, plane) => {
                 self.count(&key, plane, made);
                 priorities
@@ -341,7 +356,7 @@ impl<'a> Knowledge<'a> {
                             made.troubled.insert(cluster.to_owned());
                             &[][..]
                         }
-                        Known::Nothing | Known::Value(..) => &[][..],
+                        Known::Nothing(_) | Known::Value(..) => &[][..],
                     };
                     vec![(1, addresses_of(backends))]
                 }

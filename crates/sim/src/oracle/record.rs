@@ -23,15 +23,13 @@ pub(crate) struct Entry {
     pub(crate) held: Option<Held>,
     /// The last word of the server in charge.
     pub(crate) word: Word,
-    /// Nobody watched it for a moment: whether it was forgotten is up to the client.
-    doubtful: bool,
     /// It is watched since this step, for the first time or again.
     is_new: bool,
     /// The value of another server, which the one in charge left out: whether it was asked for it in time is up to the
     /// client to say (P-50).
     left_out: Option<Held>,
-    /// That there is none was told last, and whether by the word of a server. It cannot be called off but by a value.
-    told: Option<bool>,
+    /// That there is none was told last, and why. It cannot be called off but by a value.
+    told: Option<Verdict>,
 }
 
 /// A value and where it came from.
@@ -60,12 +58,21 @@ pub(crate) enum Word {
     Error { plane: usize, code: u8 },
 }
 
+/// Why there is no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// A server said so.
+    Denied(usize),
+    /// It cannot be had at the moment.
+    Trouble,
+}
+
 /// What may be made of a resource.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Known<'a> {
     Value(&'a Spec, usize),
-    /// There is none to be had, by the word of a server.
-    Nothing,
+    /// There is none to be had, by the word of this server, or because it is nobody's.
+    Nothing(Option<usize>),
     /// There is none to be had at the moment.
     Trouble,
     Awaited,
@@ -109,28 +116,31 @@ impl Word {
 impl Oracle {
     /// What may be made of a resource now.
     pub(crate) fn known(&self, key: &ResourceKey) -> Known<'_> {
-        let Some(authority) = self.rules.authority_of(key) else { return Known::Nothing };
+        let Some(authority) = self.rules.authority_of(key) else { return Known::Nothing(None) };
         let Some(entry) = self.entries.get(key).filter(|entry| entry.watched) else { return Known::Awaited };
         if let Some((held, spec)) = entry.held.as_ref().and_then(|held| Some((held, held.told.spec.as_ref()?))) {
             return Known::Value(spec, held.plane);
         }
         match self.verdict(authority, entry).or(entry.told) {
             None => Known::Awaited,
-            Some(false) => Known::Trouble,
-            Some(true) => Known::Nothing,
+            Some(Verdict::Trouble) => Known::Trouble,
+            Some(Verdict::Denied(by)) => Known::Nothing(Some(by)),
         }
     }
 
-    /// Whether it is known why there is no value, and whether that is the word of a server.
-    fn verdict(&self, authority: &AuthorityKey, entry: &Entry) -> Option<bool> {
+    /// Why there is no value, if that is known.
+    fn verdict(&self, authority: &AuthorityKey, entry: &Entry) -> Option<Verdict> {
         if self.is_unreachable(authority) {
-            return Some(false);
+            return Some(Verdict::Trouble);
         }
         match entry.word {
             Word::Nothing | Word::Good => None,
-            Word::Silence { transient: true, .. } => Some(false),
-            Word::Error { code, .. } => Some(code == NOT_FOUND || code == PERMISSION_DENIED),
-            Word::Bad { .. } | Word::Gone { .. } | Word::Silence { .. } => Some(true),
+            Word::Silence { transient: true, .. } => Some(Verdict::Trouble),
+            Word::Error { plane, code: NOT_FOUND | PERMISSION_DENIED } => Some(Verdict::Denied(plane)),
+            Word::Error { .. } => Some(Verdict::Trouble),
+            Word::Bad { plane, .. } | Word::Gone { plane } | Word::Silence { plane, .. } => {
+                Some(Verdict::Denied(plane))
+            }
         }
     }
 
@@ -237,6 +247,11 @@ impl Oracle {
             let is_named = response.faulty().any(|told| told.key == key)
                 || (response.errors.contains(&key.name) && self.rules.guards.data_error_handling);
             let remembers_error = matches!(self.word_of(plane, &key), Some(Word::Error { .. })); // P-61
+            // P-50: what crosses the request that leaves it out does not count.
+            let is_listed = self.streams.values().any(|stream| stream.plane == plane && stream.lists(&key));
+            if told.is_some() && !is_listed {
+                continue;
+            }
             let Some(entry) = self.entries.get_mut(&key) else { continue };
             if let Some(told) = told {
                 let before = entry.held.replace(Held { told: told.clone(), plane, version: response.version.clone() });
@@ -251,7 +266,6 @@ impl Oracle {
                 self.take_effect(&key);
             } else if kind.full_state()
                 && response.asked.contains(&key.name)
-                && entry.watched
                 && entry.held.is_some()
                 && !remembers_error
             {
@@ -266,9 +280,11 @@ impl Oracle {
         let old_rules = !self.rules.guards.data_error_handling;
         if old_rules && features.ignore_resource_deletion {
             // A53: not a word to watchers. Whether it was asked for what another had is up to the client (P-50).
-            let is_its = self.entries.get(key).and_then(|entry| entry.held.as_ref()).is_some_and(|h| h.plane == plane);
+            // Nor need it be told what nobody watches at the moment.
+            let is_its = |held: &Held| held.plane == plane;
+            let is_due = |entry: &Entry| entry.watched && entry.held.as_ref().is_some_and(is_its);
             if !self.deletions.told.contains(key) {
-                self.deletions.begun.insert(key.clone(), is_its);
+                self.deletions.begun.insert(key.clone(), self.entries.get(key).is_some_and(is_due));
             }
             return;
         }
@@ -375,16 +391,25 @@ impl Oracle {
         }
         for (key, entry) in &mut self.entries {
             if entry.watched && !watched.contains(key) {
-                (entry.watched, entry.doubtful) = (false, true);
+                entry.watched = false;
                 self.changed = true;
             }
         }
-        let streams = &self.streams;
-        self.entries.retain(|key, entry| entry.watched || streams.values().any(|stream| stream.lists(key)));
+        self.forget_unwatched();
         let rules = &self.rules;
         let entries = &self.entries;
         self.charges.retain(|authority, _| {
             entries.iter().any(|(key, entry)| entry.watched && rules.authority_of(key) == Some(authority))
+        });
+    }
+
+    /// What nobody watches is known until the server that it came from is told so (P-95).
+    pub(super) fn forget_unwatched(&mut self) {
+        let streams = &self.streams;
+        self.entries.retain(|key, entry| {
+            let by = entry.held.as_ref().map(|held| held.plane).or(entry.word.said_by());
+            let mut known = streams.values().filter(|stream| by.is_none_or(|by| stream.plane == by));
+            entry.watched || known.any(|stream| stream.lists(key))
         });
     }
 
@@ -402,9 +427,6 @@ impl Oracle {
             });
             let Some(entry) = self.entries.get_mut(key) else { continue };
             let is_new = std::mem::take(&mut entry.is_new);
-            if std::mem::take(&mut entry.doubtful) && shown.is_none() && entry.state() != status.state {
-                *entry = Entry { watched: true, ..Entry::default() }; // Forgotten in between.
-            }
             if let Some(left_out) = entry.left_out.take()
                 && status.state == ResourceState::Acked
             {

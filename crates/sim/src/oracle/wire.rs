@@ -231,6 +231,8 @@ impl Oracle {
         });
         asked.version.clone_from(&request.version_info);
         stream.sending = Some(kind);
+        self.forget_unwatched();
+        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
         // What is accepted may be acknowledged by its own version, although a newer one was accepted since.
         // So may what is rejected by the version that was in use then.
         let is_own = answered.is_some_and(|answered| match stream.in_use_then.remove(&answered.nonce) {

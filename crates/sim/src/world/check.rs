@@ -9,6 +9,7 @@ use mainstay_xds::client::StreamId;
 
 use super::{Link, START, WARM_BOUND, Who, World};
 use crate::invariant::{Invariant, Violation};
+use crate::oracle::picture::{Part, Picture};
 use crate::oracle::{Seen, View};
 
 impl World {
@@ -42,6 +43,7 @@ impl World {
         if let Some(before) = before
             && !now.is_some_and(|now| Arc::ptr_eq(now, &before))
         {
+            self.note_failing(&before);
             self.recent.push((self.now + WARM_BOUND, before));
             self.loads.reconfigured(self.now + WARM_BOUND);
         }
@@ -50,6 +52,19 @@ impl World {
         self.recent.retain(|(until, _)| self.now <= *until || is_asleep);
         self.check_connections(is_quiet)?;
         self.check_traffic(choose, self.scenario.grain)
+    }
+
+    /// Takes down which clusters had a part that could not take an RPC: it had no endpoints, or all of them failed.
+    fn note_failing(&mut self, before: &Picture) {
+        for (name, part) in &before.parts {
+            let Part::Leaf(_, Some(priorities)) = part else { continue };
+            let addresses = before.addresses(name);
+            let has_trouble = addresses.iter().any(|address| self.shell.troubled.contains(address));
+            let is_empty = priorities.iter().flatten().any(|(_, endpoints)| endpoints.is_empty());
+            if is_empty || (has_trouble && !self.shell.has_ready(&addresses)) {
+                self.shell.failing.insert(name.clone());
+            }
+        }
     }
 
     /// There is one connection to each address at most, and none to an address that nobody needs.

@@ -401,6 +401,7 @@ impl World {
         }
         self.run_on(choose, FAILOVER)?;
         self.shell.troubled.clear();
+        self.shell.failing.clear();
         self.drill_spread(choose, leaf)
     }
 
@@ -479,11 +480,11 @@ impl World {
                 let service = if service.is_empty() { cluster } else { service };
                 let drop = match oracle.known(&key(ResourceType::Endpoints, service)) {
                     Known::Value(Spec::Endpoints { drop, .. }, _) => *drop,
-                    Known::Value(..) | Known::Nothing | Known::Trouble | Known::Awaited => 0,
+                    Known::Value(..) | Known::Nothing(_) | Known::Trouble | Known::Awaited => 0,
                 };
                 (*lb, drop)
             }
-            Known::Value(..) | Known::Nothing | Known::Trouble | Known::Awaited => (Lb::default(), 0),
+            Known::Value(..) | Known::Nothing(_) | Known::Trouble | Known::Awaited => (Lb::default(), 0),
         };
         Some(Leaf { path, lb, drop, priorities: priorities.clone() })
     }

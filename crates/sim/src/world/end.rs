@@ -44,6 +44,7 @@ impl World {
 
     fn check_converged(&mut self) -> Result<(), Violation> {
         self.shell.troubled.clear();
+        self.shell.failing.clear();
         self.check_traffic(&mut Narrow { source: Replayed::new(&Choices::default()), limit: 0 }, Grain::Coarse)?;
         let links = self.links.len();
         let quiet = self.quiet_links(super::Who::Channel).len() + self.quiet_links(super::Who::Side).len();

@@ -50,6 +50,11 @@ impl World {
     /// Checks what RPCs would see right now.
     pub(super) fn check_traffic(&mut self, choose: &mut dyn Choose, grain: Grain) -> Result<(), Violation> {
         let Some(oracle) = &self.oracle else { return Ok(()) };
+        if let Some(picture) = &oracle.1.picture {
+            let mut failing = std::mem::take(&mut self.shell.failing);
+            failing.retain(|cluster| !self.shell.has_ready(&picture.addresses(cluster)));
+            self.shell.failing = failing;
+        }
         self.shell.lend();
         let headers = http::HeaderMap::new();
         let in_force = match self.core.config() {

@@ -139,9 +139,9 @@ impl XdsClient {
     }
 
     /// A sign of life came. While another server is next in line, a PONG alone is none: a server that hangs must not
-    /// keep us from that one.
+    /// keep us from that one. Nor is it one of a server that was just left, for it may hang as well.
     fn on_alive(&mut self, server: ServerId, sign: Sign) {
-        if sign == Sign::Data || !self.has_next(server) {
+        if sign == Sign::Data || (self.is_in_use(server) && !self.has_next(server)) {
             self.server_is_alive(server);
         } else if let Some(stream) = self.servers[server.0].link.stream_mut() {
             stream.life.pong();
@@ -378,7 +378,7 @@ impl XdsClient {
     }
 
     fn settle_server(&mut self, id: ServerId) {
-        let wanted = self.authorities.iter().any(|authority| authority.uses(id));
+        let wanted = self.is_in_use(id);
         let server = &mut self.servers[id.0];
         if !wanted {
             // P-15: without a last word; the server sees the stream end.
@@ -406,6 +406,11 @@ impl XdsClient {
         let config = server.config.clone();
         self.report(Report::Connecting(config.clone()));
         self.outputs.push_back(Action::Open { stream, server: config, connect_timeout, protocol });
+    }
+
+    /// Whether an authority goes by this server, or would rather.
+    fn is_in_use(&self, server: ServerId) -> bool {
+        self.authorities.iter().any(|authority| authority.uses(server))
     }
 
     /// Whether another server is next in line after this one.

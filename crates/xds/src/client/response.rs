@@ -106,7 +106,7 @@ impl XdsClient {
         }
         let reading = self.read(server, resource_type, &response, intern);
         self.server_answered(server);
-        self.recover(server, self.usable_for(server, resource_type, &reading));
+        self.recover_by(server, resource_type, &reading);
         let config = self.servers[server.0].config.clone();
         let version: Arc<str> = response.version().into();
         let (error, received) = (reading.nack(), reading.received(response.len()));
@@ -119,6 +119,9 @@ impl XdsClient {
         let is_full = resource_type.full_state() && matches!(response, Response::Sotw(_));
         if is_full && reading.nameless == 0 {
             self.delete_missing(server, resource_type, &provenance, &reading.items);
+            if let Some(stream) = self.servers[server.0].link.stream_mut() {
+                stream.forget_left_out(resource_type, |name| reading.items.contains_key(name));
+            }
         }
         for (name, Item { outcome, version }) in reading.items {
             let key = ResourceKey { resource_type, name };
@@ -176,6 +179,24 @@ impl XdsClient {
         usable
     }
 
+    /// Puts the server in charge of the authorities for which its response is of use. What it says anew replaces what it
+    /// said before: an error that it takes back in the same breath does not take effect (C-51).
+    fn recover_by(&mut self, server: ServerId, resource_type: ResourceType, reading: &Reading) {
+        let usable = self.usable_for(server, resource_type, reading);
+        if usable.is_empty() {
+            return;
+        }
+        if let Some(stream) = self.servers[server.0].link.stream_mut() {
+            for (name, _) in reading.items.iter().filter(|(_, item)| !matches!(item.outcome, Outcome::Removed)) {
+                let key = ResourceKey { resource_type, name: name.clone() };
+                if let Some(Word::Said(_)) = stream.word(&key) {
+                    stream.set(&key, Word::Asking, &mut self.timers);
+                }
+            }
+        }
+        self.recover(server, usable);
+    }
+
     /// Takes in what a response says about one resource: with its stream, and into the cache if the server is in
     /// charge of it (C-51).
     fn take_in(&mut self, server: ServerId, key: ResourceKey, provenance: &Provenance, outcome: Outcome) {
@@ -206,7 +227,12 @@ impl XdsClient {
         if self.authorities[entry.authority.0].active() != Some(server) {
             return self.pass_over(server, key);
         }
+        // P-50: a value that crosses the request which leaves it out is not kept, though somebody may watch it again by now:
+        // nobody would know whether a later response without it is an answer to that request. It is asked for again.
         let from = &mut self.servers[server.0];
+        if !from.link.stream().is_some_and(|stream| stream.lists(key)) {
+            return;
+        }
         let mut era = None;
         if let Some(stream) = from.link.stream_mut() {
             stream.heard(key, Word::Adopted, &mut self.timers);

@@ -19,9 +19,9 @@ pub(super) struct Subscription {
     pub again: BTreeSet<Arc<str>>,
     /// Those of them that were unsubscribed for that, and are subscribed by the next request (DX-8). Only in delta.
     pub back: BTreeSet<Arc<str>>,
-    /// Names that requests left out since the last response was answered. The server may not have read those: it ignores
-    /// what crosses a response of its own (P-46). Only in the other variant.
-    pub left_out: BTreeSet<Arc<str>>,
+    /// Names that requests left out, and of how many more responses the answer does. The server may not have read those
+    /// requests: it ignores what crosses a response of its own (P-46). Only in the other variant.
+    pub left_out: BTreeMap<Arc<str>, u8>,
 }
 
 /// One name of a subscription.

@@ -63,7 +63,7 @@ impl XdsClient {
         let mut reading = Reading::default();
         let collections = self.read_members(server, response, &mut reading);
         self.server_answered(server);
-        self.recover(server, self.usable_for(server, KIND, &reading));
+        self.recover_by(server, KIND, &reading);
         let config = self.servers[server.0].config.clone();
         let version: Arc<str> = response.system_version_info.as_str().into();
         let error = reading.nack();

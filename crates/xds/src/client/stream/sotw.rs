@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Sending, Stream, Wanted};
-use crate::client::subscription::Word;
+use crate::client::subscription::{Subscription, Word};
 use crate::client::timers::Timers;
 use crate::client::wire::SotwRequest;
 use crate::resource::ResourceType;
@@ -36,7 +36,8 @@ impl Stream {
             let changed = self.list(resource_type, &names, first, word, timers);
             let Some(subscription) = self.subscriptions.get_mut(&resource_type) else { continue };
             let removed = changed.iter().flat_map(|changes| &changes.removed);
-            subscription.left_out.extend(removed.filter(|name| !held_back.contains(name)).cloned());
+            let removed = removed.filter(|name| !held_back.contains(name));
+            subscription.left_out.extend(removed.map(|name| (name.clone(), CROSSINGS)));
             let answer = subscription.next_answer();
             let repeats = !subscription.again.is_empty();
             if answer.is_none() && changed.is_none() && !repeats {
@@ -67,20 +68,34 @@ impl Stream {
     /// The answer to a response takes names off the list again that were off it, are back, and have not come since: the
     /// server may have ignored the request without them, which crossed its response (P-46). Then it believes that we
     /// have what we forgot (P-95), and would never send it. The request after this one lists them, and asks. Answers with
-    /// those names.
+    /// those names. This answer may cross another response; so it is done a few times if need be.
     fn leave_out_once_more(&mut self, resource_type: ResourceType, names: &mut Vec<Arc<str>>) -> Vec<Arc<str>> {
         let subscription = self.subscriptions.get_mut(&resource_type).filter(|asked| !asked.answers.is_empty());
         let Some(subscription) = subscription else { return Vec::new() };
+        let Subscription { names: listed, left_out, answers, .. } = &mut **subscription;
+        left_out.retain(|name, _| match listed.get(name).map(|listed| &listed.word) {
+            Some(Word::Adopted | Word::Said(_)) => false,
+            Some(Word::Asking | Word::Waiting(_)) | None => true,
+        });
+        let held_back = names.extract_if(.., |name| left_out.contains_key(name)).collect();
         // Of several answers only the last one counts: the server has said more since the others.
-        let left_out = match subscription.answers.len() {
-            1 => std::mem::take(&mut subscription.left_out),
-            _ => subscription.left_out.clone(),
-        };
-        let has_come = |name: &Arc<str>| match subscription.names.get(name).map(|listed| &listed.word) {
-            Some(Word::Adopted | Word::Said(_)) => true,
-            Some(Word::Asking | Word::Waiting(_)) | None => false,
-        };
-        let is_held_back = |name: &mut Arc<str>| left_out.contains(name) && !has_come(name);
-        names.extract_if(.., is_held_back).collect()
+        if answers.len() == 1 && !resource_type.full_state() {
+            left_out.retain(|_, crossings| {
+                *crossings -= 1;
+                *crossings > 0
+            });
+        }
+        held_back
+    }
+
+    /// All that the server has of a type came. Of what is not among it, it does not believe that we have it: it has none,
+    /// or has read that it was left out.
+    pub(in crate::client) fn forget_left_out(&mut self, resource_type: ResourceType, came: impl Fn(&Arc<str>) -> bool) {
+        if let Some(subscription) = self.subscriptions.get_mut(&resource_type) {
+            subscription.left_out.retain(|name, _| came(name));
+        }
     }
 }
+
+/// So many responses in a row may cross the request that leaves a name out.
+const CROSSINGS: u8 = 3;

@@ -557,3 +557,57 @@ fn what_must_be_sent_again_is_awaited_like_anything_else() {
     let told = talk.step("wait 15 s");
     assert_eq!(told, ["w0 failed: does not exist on a after 15 s"]);
 }
+
+/// The value that a had sent before it failed is still in use when a sends it again: what a said in between must not take
+/// it away, or nothing is left that the response could confirm.
+#[test]
+fn an_error_that_the_response_takes_back_with_which_a_server_returns_does_not_count_c51() {
+    let mut talk = Setup::new(&["a", "b"]).features(|features| features.fail_on_data_errors = true).start();
+    talk.run(
+        "
+        watch LDS l
+          active a
+          open a 5 s
+        up a
+          a> LDS - -: l +node
+        a< LDS 1 A: l:=r
+          a> LDS 1 A: l
+          w0 changed: r from a 1
+        watch CDS c & lose a
+          open a 5 s
+        refuse a
+          active b
+          open b 20 s
+        wait 1 s
+          open a 5 s
+        up a
+          a> LDS - -: l +node
+          a> CDS - -: c
+        # It has just started, and knows nothing yet.
+        a< LDS 2 A: l??7
+          a> LDS 2 A: l
+        ",
+    );
+    let mut other = talk.clone();
+    talk.run(
+        "
+        a< LDS 3 B: l:=r
+          active a
+          a> LDS 3 B: l
+          close b
+        ",
+    );
+    // Nor does it if another error takes its place: only the last word of a server counts.
+    other.run(
+        "
+        a< LDS 3 B: l??14
+          a> LDS 3 B: l
+        a< CDS 3 A: c:=e
+          active a
+          a> CDS 3 A: c
+          close b
+          w0 ambient: a says 14
+          w1 changed: e from a 3
+        ",
+    );
+}

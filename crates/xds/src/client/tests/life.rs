@@ -480,3 +480,15 @@ fn an_answer_ends_the_timer_of_silence() {
     talk.step("a< LDS 1 A: l:=r");
     assert_eq!(talk.client.timers.len(), 0);
 }
+
+/// It may hang as well as before: that nobody is next after it, as nobody asks it any more, proves nothing.
+#[test]
+fn a_pong_of_a_server_that_was_just_left_is_no_sign_of_life() {
+    let mut talk = Setup::new(&["a", "b", "c"]).show_reports().start();
+    for line in ["watch LDS l", "refuse a", "refuse b", "wait 1 s", "up b", "up a"] {
+        talk.step(line);
+    }
+    let done = talk.step("a< LDS 1 A: l:=r & b pongs");
+    assert!(done.iter().any(|line| line == "active a") && done.iter().any(|line| line == "close b"), "{done:?}");
+    assert!(!done.iter().any(|line| line.starts_with("Alive")), "{done:?}");
+}
