@@ -24,7 +24,6 @@ use crate::{
     span,
 };
 use decision::Decided;
-pub(crate) use words::filters;
 
 /// Say why a call goes where it goes: routes, filters, cluster, priority, locality, endpoint
 ///

@@ -14,6 +14,7 @@ mod demo;
 mod diff;
 mod explain;
 mod failure;
+mod filters;
 mod fleet;
 mod get;
 mod inspect;

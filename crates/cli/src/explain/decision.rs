@@ -21,7 +21,11 @@ use mainstay_xds::{
 use serde::Serialize;
 
 use super::{States, words};
-use crate::{get::Facts, source::Resolved};
+use crate::{
+    filters::{self, Filter},
+    get::Facts,
+    source::Resolved,
+};
 
 /// Everything that was looked at, and what came of it.
 #[derive(Debug, Serialize)]
@@ -117,17 +121,6 @@ pub(super) struct Passed {
     #[serde(rename = "match")]
     pub(super) matches: String,
     pub(super) why: String,
-}
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Filter {
-    pub(super) name: String,
-    #[serde(rename = "type")]
-    pub(super) kind: &'static str,
-    pub(super) effect: String,
-    /// What overrides it.
-    #[serde(rename = "override", skip_serializing_if = "Option::is_none")]
-    pub(super) overridden: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -294,7 +287,7 @@ impl Decided {
             Some(("virtual host", &host.overrides)),
         ];
         let levels: Vec<_> = levels.into_iter().flatten().collect();
-        self.filters = words::filters(&config.listener.filters, &levels);
+        self.filters = filters::describe(&config.listener.filters, &levels);
         let Some(forward) = forward(route) else { return };
         let limit = forward.max_stream_duration.map(|limit| (limit, "route"));
         let limit = limit.or(config.listener.max_stream_duration.map(|limit| (limit, "listener")));

@@ -16,7 +16,7 @@ use mainstay_xds::{
 use prost::Message as _;
 
 use super::report::Report;
-use crate::explain;
+use crate::filters;
 
 impl Report {
     /// Adds what the core knows of the same configuration.
@@ -39,7 +39,7 @@ fn filters(config: &XdsConfig, route: &Route) -> Vec<String> {
     let under = |levels: &[(&'static str, &FilterOverrides)], of: &str| {
         let chain = config.listener.filters.iter().filter(|filter| filter.config != FilterConfig::Router);
         let chain: Vec<_> = chain.cloned().collect();
-        let described = explain::filters(&chain, levels);
+        let described = filters::describe(&chain, levels);
         described.into_iter().map(|filter| format!("{of}{filter}")).collect::<Vec<_>>()
     };
     let mut lines = under(&[("route", &route.overrides), ("virtual host", host)], "");
