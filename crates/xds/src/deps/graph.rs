@@ -51,9 +51,6 @@ pub(super) struct Graph {
     /// Nodes that are in force only for an aggregate that a subscription leads to, and that holds on to its leaves: the
     /// routes in force do not need them.
     lent: BTreeSet<Arc<str>>,
-    /// Nodes that are in force only because an aggregate holds on to its leaves that is complete without them: what is
-    /// published next is without them.
-    leaving: BTreeSet<Arc<str>>,
     lists: Lists,
 
     clusters: Table<Cluster>,
@@ -161,7 +158,6 @@ impl Graph {
             in_force: BTreeSet::new(),
             holding: BTreeSet::new(),
             lent: BTreeSet::new(),
-            leaving: BTreeSet::new(),
             lists: Lists::default(),
             clusters: Table::new(),
             endpoints: Table::new(),

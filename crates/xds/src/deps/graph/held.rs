@@ -151,7 +151,6 @@ impl Graph {
         }
         self.set_roots(cx, RootSet::InForce, roots, out);
         self.find_lent();
-        self.find_leaving();
     }
 
     /// The leaves that aggregates hold on to, of those that the routes in force and subscriptions lead to: one that only
@@ -159,7 +158,7 @@ impl Graph {
     fn held_leaves(&self) -> BTreeSet<Arc<str>> {
         let roots = self.in_force.iter().chain(&self.roots[RootSet::Subscriptions as usize]);
         let mut leaves = BTreeSet::new();
-        self.walk_in_force(roots, |_| true, |_, held| leaves.extend(held.iter().cloned()));
+        self.walk_in_force(roots, |_, held| leaves.extend(held.iter().cloned()));
         leaves
     }
 
@@ -169,37 +168,18 @@ impl Graph {
         let mut lent = BTreeSet::new();
         if !self.holding.is_empty() {
             let mut led_to = BTreeSet::new();
-            self.walk_in_force(self.in_force.iter(), |_| true, |name, _| led_to.extend([name.clone()]));
-            lent = self.in_force_without(&led_to);
+            self.walk_in_force(self.in_force.iter(), |name, _| led_to.extend([name.clone()]));
+            let in_force = self.nodes.iter().filter(|(_, node)| node.is_reached(RootSet::InForce));
+            lent.extend(in_force.map(|(name, _)| name).filter(|name| !led_to.contains(*name)).cloned());
         }
         self.unbuilt.extend(self.lent.symmetric_difference(&lent).cloned());
         self.lent = lent;
     }
 
-    /// Finds out which clusters are not in what is published next: whose they are does not hold that back (C-50).
-    fn find_leaving(&mut self) {
-        let is_done = |name: &Arc<str>| self.nodes.get(name).is_some_and(|node| node.settled);
-        let mut leaving = BTreeSet::new();
-        if self.holding.iter().any(is_done) {
-            let mut led_to = BTreeSet::new();
-            self.walk_in_force(self.in_force.iter(), |node| !node.settled, |name, _| led_to.extend([name.clone()]));
-            leaving = self.in_force_without(&led_to);
-        }
-        self.unbuilt.extend(self.leaving.symmetric_difference(&leaving).cloned());
-        self.leaving = leaving;
-    }
-
-    fn in_force_without(&self, others: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
-        let in_force = self.nodes.iter().filter(|(_, node)| node.is_reached(RootSet::InForce));
-        in_force.map(|(name, _)| name).filter(|name| !others.contains(*name)).cloned().collect()
-    }
-
-    /// Visits the clusters that these lead to as long as those that `hold` hold on to what is in force, each with the
-    /// leaves that it holds.
+    /// Visits the clusters that these lead to as long as what is in force is held on to, each with the leaves that it holds.
     fn walk_in_force<'a>(
         &'a self,
         roots: impl Iterator<Item = &'a Arc<str>>,
-        hold: impl Fn(&Node) -> bool,
         mut visit: impl FnMut(&Arc<str>, &[Arc<str>]),
     ) {
         let mut seen = BTreeSet::new();
@@ -208,8 +188,8 @@ impl Graph {
             let Some(node) = self.nodes.get(name).filter(|_| seen.insert(name)) else { continue };
             work.extend(node.shape.children());
             let held: &[_] = match node.held.as_deref() {
-                Some(Held::Leaves(held)) if hold(node) => held,
-                Some(Held::Leaves(_) | Held::Eds { .. } | Held::Dns { .. }) | None => &[],
+                Some(Held::Leaves(held)) => held,
+                Some(Held::Eds { .. } | Held::Dns { .. }) | None => &[],
             };
             work.extend(held);
             visit(name, held);

@@ -100,9 +100,8 @@ impl Graph {
         for (set, mut counted) in [(RootSet::Newest, newest), (RootSet::InForce, in_force)] {
             counted.sort();
             counted.dedup();
-            // Subscriptions hold no switch back (D-21), nor does what goes with it.
-            let is_apart = self.lent.contains(name) || self.leaving.contains(name);
-            if !node.is_reached(set) || (set == RootSet::InForce && is_apart) {
+            // Subscriptions hold no switch back (D-21).
+            if !node.is_reached(set) || (set == RootSet::InForce && self.lent.contains(name)) {
                 counted.clear();
             }
             self.sources[set as usize].replace(&node.sources[set as usize], &counted);
@@ -242,8 +241,6 @@ impl Graph {
         } else {
             self.incomplete.insert(name.clone());
         }
-        // Who is complete holds on to nothing that is in what is published next.
-        self.holds_stale |= node.settled != settled && self.holding.contains(name);
         if (node.settled, node.troubled) != (settled, troubled) {
             match node.shape {
                 Shape::Aggregate(_) => self.view_stale = true, // Lists of lists see to each other.
