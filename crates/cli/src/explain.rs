@@ -2,6 +2,7 @@
 
 mod all;
 mod decision;
+mod text;
 mod words;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};

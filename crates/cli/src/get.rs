@@ -1,6 +1,7 @@
 //! `mainstay get`: what a channel to a target, or a server, is told, and by whom.
 
 mod detail;
+mod left_out;
 mod listener;
 mod report;
 mod tree;

@@ -10,6 +10,7 @@ mod make;
 mod naive;
 mod retries;
 mod shell;
+mod steps;
 mod tape;
 mod world;
 

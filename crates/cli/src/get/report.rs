@@ -12,7 +12,7 @@ use mainstay::{
 };
 use serde::Serialize;
 
-use super::detail;
+use super::left_out::left_out;
 
 /// All there is to say about a target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -442,7 +442,7 @@ impl ClusterReport {
         if let Some(value) =
             eds.as_ref().and_then(|eds| view.resource(ResourceType::Endpoints, &eds.name)?.value.as_ref())
         {
-            self.left_out = detail::left_out(&value.encoded);
+            self.left_out = left_out(&value.encoded);
         }
         let priorities = cluster.endpoints.as_ref().map_or_else(Vec::new, |endpoints| priorities(view, endpoints));
         if self.dns.is_some() && cluster.endpoints.is_none() {

@@ -103,6 +103,8 @@ Options:
       --cert <FILE>         With --credentials tls: our certificate, for endpoints that ask for one
                             (mTLS)
       --key <FILE>          With --credentials tls: the private key of --cert
+      --last-good <DIR>     Keep what the control plane says in files of this directory, and start
+                            from them while it is down
       --admin <ADDR>        Serve CSDS at this HOST:PORT: what the channels hold, from which server,
                             and what is wrong with it
       --fail-on-failed-rpc  End with exit code 3 if any call failed

@@ -15,6 +15,7 @@ use mainstay_xds::{Choose as _, Time};
 
 use super::make::{Maker, Plan};
 use super::shell::{Handle, Shell};
+use super::steps;
 use super::world::World;
 use super::{EVENTS, NAME};
 use crate::choose::{Choices, Seeded};
@@ -50,41 +51,6 @@ pub fn run(seed: u64) -> Result<usize, Box<Failure>> {
             Err(Box::new(Failure { violation, scenario, choices: Choices::default(), transcript }))
         }
     }
-}
-
-/// Compares what the steps say with what was decided.
-pub(super) fn judge(steps: &[Step], decision: &Decision<'_, Handle>) -> Checked {
-    let broken = |text: &str| Err(Invariant::Traffic.broken(format!("{text}: {steps:?} for {decision:?}")));
-    let passed = passed(steps);
-    let matched =
-        steps.iter().find_map(|step| if let Step::Matched { route, .. } = step { Some(*route) } else { None });
-    let expected = matched.unwrap_or(passed.len());
-    if !passed.iter().copied().eq(0..expected) {
-        return broken("not every route before the one that matched is told to be passed, or others are");
-    }
-    let Decision::Send(to) = decision else { return Ok(()) };
-    let address = to.subchannel.key.0;
-    let is_endpoint = |step: &Step| match step {
-        Step::Endpoints { candidates, .. } => {
-            candidates.iter().any(|one| one.address == address && one.origin == *to.origin)
-        }
-        Step::Session(session) => *session == address,
-        _ => false,
-    };
-    let clusters: Vec<_> = steps.iter().filter(|step| matches!(step, Step::Cluster(_))).collect();
-    match (clusters.as_slice(), steps.last()) {
-        ([Step::Cluster(cluster)], Some(last)) if cluster == to.cluster && is_endpoint(last) => {}
-        _ => return broken("the cluster or the endpoint is another one"),
-    }
-    match steps.iter().find(|step| matches!(step, Step::Leaf { .. })) {
-        Some(Step::Leaf { cluster, priority: (at, count) }) if *cluster == to.origin.cluster && at < count => Ok(()),
-        _ => broken("the leaf or its priority is another one"),
-    }
-}
-
-fn passed(steps: &[Step]) -> Vec<usize> {
-    let route = |step: &Step| if let Step::Passed { route, .. } = step { Some(*route) } else { None };
-    steps.iter().filter_map(route).collect()
 }
 
 /// What becomes of connections.
@@ -132,7 +98,7 @@ fn explain_new(seed: u64) -> Checked {
         let is_same = done == brief(&told);
         Invariant::Traffic.holds(is_same, || format!("{path} {headers:?}: {done}, and not as explained: {told:?}"))?;
         let is_matched = told.steps.iter().any(|step| matches!(step, Step::Matched { .. }));
-        let (routes, passed) = (config.virtual_host.routes.len(), passed(&told.steps).len());
+        let (routes, passed) = (config.virtual_host.routes.len(), steps::passed(&told.steps).len());
         let text = || format!("{passed} of {routes} routes are passed: {told:?}");
         Invariant::Traffic.holds(is_matched || passed == routes, text)?;
     }

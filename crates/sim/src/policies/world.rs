@@ -17,10 +17,10 @@ use mainstay_xds::orca::{ORCA_TRAILER, OrcaLoadReport};
 use mainstay_xds::{Choose, Code, Time};
 use prost::Message as _;
 
-use super::explained;
 use super::make::{Maker, Plan};
 use super::naive::{Counted, End, Key, Naive, Reason, Rpc, Sent, State, Verdict, Who};
 use super::shell::{Handle, Shell};
+use super::steps;
 use super::tape::Tape;
 use crate::choose::Seeded;
 use crate::invariant::{Invariant, Violation};
@@ -410,7 +410,7 @@ impl World {
         let decision = if self.is_recorded {
             let trace = Trace::default();
             let decision = snapshot.decide_traced(asked, &mut chosen, &mut self.tape, &trace);
-            explained::judge(&trace.into_steps(), &decision)?;
+            steps::judge(&trace.into_steps(), &decision)?;
             decision
         } else {
             snapshot.decide_again(asked, &mut chosen, &mut self.tape)
