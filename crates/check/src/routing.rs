@@ -80,7 +80,7 @@ fn virtual_host(item: &Item, path: &str, host: &VirtualHost, findings: &mut Find
         findings.add(Id::MS301, item, &format!("{path}.routes[{covered}].match"), message);
     }
     fractions(item, path, host, findings);
-    let is_default = |route: &Route| route.r#match.as_ref().is_some_and(|it| shadow::takes_everything(it));
+    let is_default = |route: &Route| route.r#match.as_ref().is_some_and(shadow::takes_everything);
     if !host.routes.is_empty() && !host.routes.iter().any(is_default) {
         let message = "no route takes all RPCs: those that none of them matches fail with UNAVAILABLE";
         findings.add(Id::MS303, item, &format!("{path}.routes"), message);

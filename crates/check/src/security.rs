@@ -124,7 +124,7 @@ fn rules(item: &Item, path: &str, rules: &Rbac, findings: &mut Findings) {
         let path = format!("{path}.policies[{name}]");
         let permits = policy.permissions.iter().any(can_permit);
         let applies = policy.principals.iter().any(can_apply);
-        if !policy.permissions.is_empty() && !policy.principals.is_empty() && !(permits && applies) {
+        if !(policy.permissions.is_empty() || policy.principals.is_empty() || permits && applies) {
             let what = if permits { "principals" } else { "permissions" };
             let message = format!(
                 "policy {name:?} matches no RPC: none of its {what} can, as gRPC has no metadata of Envoy's and no headers \
@@ -167,6 +167,7 @@ fn principals(item: &Item, path: &str, rules: &Rbac, http: &Http, findings: &mut
 }
 
 /// Whether it asks for authenticated clients, and if so for their names.
+#[expect(clippy::wildcard_enum_match_arm, reason = "an enum of Envoy's, some of whose variants are deprecated")]
 fn authenticated(principal: &Principal) -> Option<bool> {
     match principal.identifier.as_ref()? {
         principal::Identifier::Authenticated(it) => Some(it.principal_name.is_some()),

@@ -178,6 +178,7 @@ fn typed_socket<M: Message + prost::Name + Default>(socket: &TransportSocket) ->
 }
 
 /// What a TLS context checks the other side's certificate for.
+#[expect(clippy::wildcard_enum_match_arm, reason = "an enum of Envoy's, some of whose variants are deprecated")]
 pub(crate) fn validation(common: &CommonTlsContext) -> Option<&CertificateValidationContext> {
     match common.validation_context_type.as_ref()? {
         ValidationContextType::ValidationContext(context) => Some(context),

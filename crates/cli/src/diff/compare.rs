@@ -13,6 +13,9 @@ use crate::{
     output::{BAD, GOOD, TITLE, styled},
 };
 
+/// What a cluster has in one respect.
+type Field = fn(&ClusterReport) -> Option<String>;
+
 /// All that differs.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Difference {
@@ -188,7 +191,7 @@ impl Difference {
         let of = |cluster: Option<&ClusterReport>, field: fn(&ClusterReport) -> Option<String>| cluster.and_then(field);
         let replaced = self.note(target, "cluster", name, "", kind(before), kind(after));
         if before.is_some() && after.is_some() {
-            let fields: [(&str, fn(&ClusterReport) -> Option<String>); 7] = [
+            let fields: [(&str, Field); 7] = [
                 ("lb_policy", |cluster| cluster.lb_policy.clone()),
                 ("dns", |cluster| cluster.dns.clone()),
                 ("circuit breaker", |cluster| cluster.max_requests.map(|limit| limit.to_string())),
