@@ -154,6 +154,11 @@ impl Authorization {
         self.filters.is_empty()
     }
 
+    /// What each filter says of an RPC, by name and in order; whoever asks stops at the first that refuses it (OP-5).
+    pub fn verdicts<'a>(&'a self, facts: &'a Facts<'_>) -> impl Iterator<Item = (&'a str, Verdict<'a>)> {
+        self.filters.iter().map(|(filter, authorizer)| (&**filter, authorizer.decide(facts)))
+    }
+
     /// Whether an RPC is let in. Each filter decides and tells of it, up to the first that refuses the RPC.
     pub fn allows(&self, facts: &Facts<'_>, tell: &mut dyn FnMut(&AuditRecord<'_>)) -> bool {
         self.filters.iter().all(|(filter, authorizer)| {

@@ -259,6 +259,13 @@ impl AddressSet {
         all.dedup();
         Self::Many(all)
     }
+
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, SocketAddr> {
+        match self {
+            Self::One(address) => std::slice::from_ref(address).iter(),
+            Self::Many(addresses) => addresses.iter(),
+        }
+    }
 }
 
 /// How fine the draws for shuffling are.

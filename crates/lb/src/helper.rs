@@ -1,5 +1,6 @@
 //! What policies ask of the outside, and what they tell it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ pub trait Helper {
     /// there is none. The same for every channel of the process (L-86).
     fn circuit_breaker(&mut self, cluster: &str, eds_service: &str) -> Arc<Counter>;
 
-    /// Hears what policies did, for metrics.
+    /// Hears what policies did, for metrics and logs.
     fn observe(&mut self, _observation: &Observation) {}
 
     /// Asks the endpoint at the other end of a connection for a report of its load each `period`, until the connection
@@ -67,6 +68,37 @@ pub enum Observation {
         method: DetectionMethod,
         /// Why it stays in use all the same.
         unenforced: Option<UnenforcedReason>,
+    },
+    /// An endpoint of a leaf cluster was ejected by outlier detection, or returns.
+    Ejection {
+        /// The leaf cluster.
+        cluster: Arc<str>,
+        /// The addresses of the endpoint.
+        addresses: Vec<SocketAddr>,
+        /// Whether it is out of use from now on.
+        ejected: bool,
+    },
+    /// Another priority of a leaf cluster is in use, or is waited for.
+    Priority {
+        /// The leaf cluster.
+        cluster: Arc<str>,
+        /// Which one was, counted from 0.
+        from: usize,
+        /// Which one is.
+        to: usize,
+        /// How many there are.
+        of: usize,
+    },
+    /// Another leaf of an aggregate cluster is in use, or is waited for.
+    Leaf {
+        /// The leaf cluster.
+        cluster: Arc<str>,
+        /// Its place in the aggregate, counted from 0.
+        to: usize,
+        /// The place of the one before.
+        from: usize,
+        /// How many there are.
+        of: usize,
     },
     /// A leaf cluster asks for TLS by its transport socket, and connections to its endpoints are made without regard
     /// to that: the credentials of the channel do not follow the control plane (A29).

@@ -18,6 +18,7 @@ use mainstay_xds::{Choose, Code};
 use crate::authz::{Authorization, Authorizers};
 use crate::routing::RouteTable;
 use crate::rpc::Rpc;
+use crate::trace::Recorder;
 
 mod domains;
 mod request;
@@ -129,6 +130,16 @@ impl ChainRoutes {
 
     /// Decides about an RPC. Without allocation, as long as no header that a route looks at comes more than once.
     pub fn decide<'a>(&'a self, request: &Request<'a>, choose: &mut dyn Choose) -> Decision<'a> {
+        self.decide_traced(request, choose, ())
+    }
+
+    /// The same, and `recorder` hears which routes were looked at (OP-3, OP-5).
+    pub fn decide_traced<'a, R: Recorder>(
+        &'a self,
+        request: &Request<'a>,
+        choose: &mut dyn Choose,
+        recorder: R,
+    ) -> Decision<'a> {
         let WellFormed { authority, path } = match request.check() {
             Ok(well_formed) => well_formed,
             Err(refusal) => return Decision::Refuse(refusal),
@@ -139,7 +150,7 @@ impl ChainRoutes {
         let Some(host) = domains.find(authority).and_then(|place| hosts.get(place)) else {
             return Decision::Pass { authority, filters, then: Err(Refusal::NoVirtualHost) };
         };
-        let Some(found) = host.routes.find(Rpc { path, headers: request.headers }, choose, ()) else {
+        let Some(found) = host.routes.find(Rpc { path, headers: request.headers }, choose, recorder) else {
             return Decision::Pass { authority, filters: &host.filters, then: Err(Refusal::NoRoute) };
         };
         let overridden = host.overridden.get(found.at).and_then(Option::as_ref);

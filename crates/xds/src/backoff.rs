@@ -29,8 +29,13 @@ impl Backoff {
 
     /// The pause after `failures` earlier failures.
     pub fn delay(self, failures: u32, choose: &mut dyn Choose) -> Duration {
+        Self::spread(self.nominal(failures), choose)
+    }
+
+    /// A pause, give or take a fifth, so that those who begin it together do not end it together.
+    pub fn spread(pause: Duration, choose: &mut dyn Choose) -> Duration {
         let thousandths = 800 + choose.choose(401).min(400);
-        let nanos = self.nominal(failures).as_nanos() * u128::from(thousandths) / 1000;
+        let nanos = pause.as_nanos() * u128::from(thousandths) / 1000;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }

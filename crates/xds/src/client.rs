@@ -115,6 +115,15 @@ pub enum CloseCause {
         /// gRPC status message.
         message: String,
     },
+    /// The server ended the stream and said when it wants to see us again (`grpc-retry-pushback-ms`, SC-10).
+    Deferred {
+        /// gRPC status code.
+        code: u16,
+        /// gRPC status message.
+        message: String,
+        /// Not before so long.
+        come_back: Duration,
+    },
 }
 
 /// What the driver must do next.

@@ -183,7 +183,7 @@ impl Policy for CdsKind {
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
         match self {
             Self::Leaf(leaf) => leaf.handle(cx, event),
-            Self::Aggregate(aggregate) => aggregate.priority.handle(cx, event),
+            Self::Aggregate(aggregate) => aggregate.handle(cx, event),
         }
     }
 
@@ -316,6 +316,16 @@ impl Aggregate {
     fn update(&mut self, cx: &mut Cx<'_>, leaves: &[LeafConfig]) {
         let children = number(leaves, &mut self.numbers, &mut self.next);
         self.priority.update(cx, children);
+    }
+
+    fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
+        let (from, _) = self.priority.position();
+        let handled = self.priority.handle(cx, event);
+        let (to, of) = self.priority.position();
+        if let Some(leaf) = self.priority.configs().nth(to).filter(|_| to != from) {
+            cx.observations.push(Observation::Leaf { cluster: Arc::clone(&leaf.name), to, from, of });
+        }
+        handled
     }
 }
 

@@ -14,7 +14,8 @@ use super::priority::ChildConfig;
 use super::{Cx, Event, LeafCluster, Policy};
 use crate::breaker::Counter;
 use crate::endpoint::{LocalityConfig, PriorityConfig};
-use crate::picker::{ClusterPicker, Picker};
+use crate::helper::Observation;
+use crate::picker::{ClusterPicker, Picker, Standing};
 use crate::pool::{Handles, Pool};
 use crate::subchannel::{Origin, State, Subchannel};
 
@@ -64,7 +65,14 @@ impl Policy for ClusterImpl {
     }
 
     fn handle(&mut self, cx: &mut Cx<'_>, event: &Event) -> bool {
-        self.child.handle(cx, event)
+        let before = self.child.standing();
+        let handled = self.child.handle(cx, event);
+        let Standing { position: to, count: of } = self.child.standing();
+        if to != before.position {
+            let cluster = Arc::clone(&self.config.name);
+            cx.observations.push(Observation::Priority { cluster, from: before.position, to, of });
+        }
+        handled
     }
 
     fn exit_idle(&mut self, cx: &mut Cx<'_>) {

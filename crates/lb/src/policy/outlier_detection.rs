@@ -221,7 +221,8 @@ impl Detector {
         self.due = cx.now + interval(&self.config);
         cx.timers.start(self.due, self.owner, TimerKind::Interval);
 
-        let mut endpoints: Vec<Judged<'_>> = self.health.endpoints.values_mut().map(Judged::new).collect();
+        let (addresses, mut endpoints): (Vec<&AddressSet>, Vec<Judged<'_>>) =
+            self.health.endpoints.iter_mut().map(|(addresses, tracked)| (addresses, Judged::new(tracked))).unzip();
         let was_ejected: Vec<bool> = endpoints.iter().map(|judged| judged.endpoint.ejected_at.is_some()).collect();
         let mut judge = Judge {
             choose: &mut *cx.choose,
@@ -239,10 +240,13 @@ impl Detector {
             judge.by_failure_percentage(&mut endpoints, algorithm);
         }
         let (mut news, mut ejected) = (Vec::new(), Vec::new());
-        for (Judged { endpoint, .. }, was_ejected) in endpoints.into_iter().zip(was_ejected) {
+        for ((Judged { endpoint, .. }, was_ejected), addresses) in endpoints.into_iter().zip(was_ejected).zip(addresses)
+        {
             endpoint.forgive(cx.now, &self.config);
             let is_ejected = endpoint.ejected_at.is_some();
             if is_ejected != was_ejected {
+                let (cluster, addresses) = (Arc::clone(&self.cluster), addresses.iter().copied().collect());
+                cx.observations.push(Observation::Ejection { cluster, addresses, ejected: is_ejected });
                 let list = if is_ejected { &mut ejected } else { &mut news };
                 let what = What::Health { ejected: is_ejected };
                 list.extend(endpoint.users.iter().map(|owner| Event { owner: *owner, what }));

@@ -136,7 +136,10 @@ fn channel_creds(value: &Value, faults: &mut Faults) -> Option<ChannelCreds> {
         faults.add(match unsupported.as_slice() {
             [] => format!("must not be empty: expected an entry of type {SUPPORTED_CHANNEL_CREDS}"),
             types => {
-                format!("no entry of a supported type: found {}, expected {SUPPORTED_CHANNEL_CREDS}", types.join(", "))
+                let google = types.iter().any(|name| name == "\"google_default\"");
+                let instead = if google { INSTEAD_OF_GOOGLE_DEFAULT } else { "" };
+                let types = types.join(", ");
+                format!("no entry of a supported type: found {types}, expected {SUPPORTED_CHANNEL_CREDS}{instead}")
             }
         });
     }
@@ -339,3 +342,7 @@ fn map<T>(
 }
 
 const SUPPORTED_CHANNEL_CREDS: &str = r#""insecure" or "tls""#;
+
+/// Application default credentials need Google's client libraries; their two halves can be had without.
+const INSTEAD_OF_GOOGLE_DEFAULT: &str = "; in place of \"google_default\" use \"tls\", and call_creds of type \
+    \"jwt_token_file\" if the server asks for a token";

@@ -299,11 +299,12 @@ fn without_supported_channel_credentials_the_error_says_which_were_found() {
         (json!([]), "must not be empty: expected an entry of type \"insecure\" or \"tls\""),
         (
             json!([{"type": "google_default"}]),
-            "no entry of a supported type: found \"google_default\", expected \"insecure\" or \"tls\"",
+            "no entry of a supported type: found \"google_default\", expected \"insecure\" or \"tls\"; in place of \
+             \"google_default\" use \"tls\", and call_creds of type \"jwt_token_file\" if the server asks for a token",
         ),
         (
-            json!([{"type": "alts"}, {"type": "google_default"}]),
-            "no entry of a supported type: found \"alts\", \"google_default\", expected \"insecure\" or \"tls\"",
+            json!([{"type": "alts"}, {"type": "other"}]),
+            "no entry of a supported type: found \"alts\", \"other\", expected \"insecure\" or \"tls\"",
         ),
         (Value::Null, "must be set"),
     ] {

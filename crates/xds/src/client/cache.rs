@@ -231,7 +231,7 @@ impl Entry {
             Cached::Absent(fault) => (None, Some(fault)),
         };
         let fault = match before {
-            Some(before) if before.server == server && before.error.kind == verdict.error.kind => before,
+            Some(before) if before.server == server && is_same(&before.error.kind, &verdict.error.kind) => before,
             _ => Fault { error: Arc::clone(&verdict.error), server },
         };
         match held {
@@ -243,6 +243,15 @@ impl Entry {
                 self.cached = Cached::Absent(fault);
                 held.map(|held| held.server)
             }
+        }
+    }
+
+    /// The value in use, if the last word about it is that value. Else who is told that we have it, and has it again,
+    /// would see no reason to say so.
+    pub(super) fn sound(&self) -> Option<&Held> {
+        match &self.cached {
+            Cached::Valid(held) if !self.deletion_ignored => Some(held),
+            Cached::Valid(_) | Cached::Stale(..) | Cached::Requested | Cached::Absent(_) => None,
         }
     }
 
@@ -305,6 +314,12 @@ impl Cached {
             Self::Stale(_, fault) | Self::Absent(fault) => state(&fault.error.kind),
         }
     }
+}
+
+/// Whether an error says the same as the one before. That there is none is said again on each stream, and over delta
+/// whenever it is asked for once more (DX-15), sooner or later after that.
+fn is_same(before: &ErrorKind, now: &ErrorKind) -> bool {
+    before == now || matches!((before, now), (ErrorKind::DoesNotExist { .. }, ErrorKind::DoesNotExist { .. }))
 }
 
 /// The state of an entry whose last word is this error.

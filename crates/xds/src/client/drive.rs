@@ -49,6 +49,7 @@ impl XdsClient {
             Event::Alive(_, sign) => self.on_alive(server, sign),
             Event::Received(_, message) => {
                 self.on_message(now, server, message, intern);
+                self.seek_proof(server);
                 self.pace_insistence(now, choose, server);
             }
             Event::Closed(_, cause) => self.on_closed(now, choose, server, &cause),
@@ -68,6 +69,7 @@ impl XdsClient {
                 TimerKind::Life(server) => self.on_life(now, late, choose, server),
                 TimerKind::Missing(server, key) => {
                     self.on_missing(now, late, server, &key);
+                    self.seek_proof(server);
                     self.pace_insistence(now, choose, server);
                 }
                 TimerKind::Filled(server, key) => self.on_filled(now, server, &key),
@@ -177,6 +179,10 @@ impl XdsClient {
     /// A stream is over, or never came to be.
     fn on_closed(&mut self, now: Time, choose: &mut dyn Choose, server: ServerId, cause: &CloseCause) {
         let of = &self.servers[server.0];
+        let asked = match cause {
+            CloseCause::Deferred { come_back, .. } => Some(*come_back),
+            CloseCause::ConnectFailed(_) | CloseCause::ConnectionLost(_) | CloseCause::Ended { .. } => None,
+        };
         let protocol = of.link.protocol().filter(|_| !matches!(of.link, Link::Answered(_)));
         let refuses_delta = matches!(cause, CloseCause::Ended { code: UNIMPLEMENTED, .. });
         let cause = match protocol {
@@ -188,8 +194,8 @@ impl XdsClient {
             Some(_) | None => cause.to_string(),
         };
         match self.take_stream(now, server) {
-            Some(lived) => self.stream_ended(now, choose, server, lived, &cause),
-            None => self.attempt_failed(now, choose, server, &cause),
+            Some(lived) => self.stream_ended(now, choose, server, lived, &cause, asked),
+            None => self.attempt_failed(now, choose, server, &cause, asked),
         }
     }
 
@@ -221,10 +227,39 @@ impl XdsClient {
         }
     }
 
+    /// Claims are for whom we take the server to be, and leave it little to answer. If it does not have what it was asked
+    /// for in spite of them, it is asked for something else, until it has said who it is (DX-16), and has sent something
+    /// of use if another server is in charge in its place (DX-22).
+    fn seek_proof(&mut self, server: ServerId) {
+        let Self { servers, timers, cache, authorities, .. } = self;
+        let link = &mut servers[server.0].link;
+        let is_answered = matches!(link, Link::Answered(_));
+        let Some(stream) = link.stream_mut().filter(|stream| stream.claimed) else { return };
+        for (index, authority) in authorities.iter().enumerate() {
+            let is_proven = is_answered && authority.active() == Some(server);
+            if is_proven || !authority.uses(server) {
+                continue;
+            }
+            let mut claimed = None;
+            let mut is_owed = false;
+            for key in cache.of_authority(AuthorityId(index)) {
+                match stream.word(&key) {
+                    Some(Word::Asking | Word::Waiting(_)) => is_owed = true,
+                    Some(Word::Adopted) => claimed = claimed.or(Some(key)),
+                    Some(Word::Said(_)) | None => {}
+                }
+            }
+            if let Some(key) = claimed.filter(|_| !is_owed) {
+                stream.ask_again(&key, timers);
+            }
+        }
+    }
+
     /// A stream had no response for as long as the settings allow: as good as a failed one. With a server that may not
     /// speak delta it is a hint about that, if the server is alive (DX-4).
     fn on_silent(&mut self, now: Time, late: bool, choose: &mut dyn Choose, server: ServerId) {
         let Some(timeout) = self.patience(server) else { return };
+        let limit = self.settings.silent_stream_timeout;
         let of = &mut self.servers[server.0];
         let is_flexible = of.link.protocol().is_some_and(|protocol| of.dialect.can_do_without(protocol));
         let Link::Unanswered(unanswered) = &mut of.link else { return };
@@ -233,17 +268,19 @@ impl XdsClient {
             None => None,
             Some((_, span)) if span < timeout => Some(now + (timeout - span)),
             Some(_) if late && !std::mem::replace(&mut unanswered.prolonged, true) => Some(now + timeout),
-            Some((asked, span)) if is_flexible => {
-                if unanswered.stream.life.is_proven_since(asked) {
-                    let stream = unanswered.stream.id();
-                    self.outputs.push_back(Action::Close(stream));
-                    let cause = format!("it is alive and did not answer within {} s", span.as_secs_f64());
-                    return self.do_without_delta(now, server, cause);
-                }
-                Some(now + LOOK_AGAIN) // It may be dead, which is about to be found out.
+            Some((asked, span)) if is_flexible && unanswered.stream.life.is_proven_since(asked) => {
+                let stream = unanswered.stream.id();
+                self.outputs.push_back(Action::Close(stream));
+                let cause = format!("it is alive and did not answer within {} s", span.as_secs_f64());
+                return self.do_without_delta(now, server, cause);
             }
-            Some(_) => {
-                let cause = format!("it did not answer within {} s", timeout.as_secs_f64());
+            Some((_, span)) if limit.is_none_or(|limit| span < limit) => {
+                // It may be dead, which is about to be found out.
+                let next = now + LOOK_AGAIN;
+                Some(limit.map_or(next, |limit| next.min(now + (limit - span))))
+            }
+            Some((_, span)) => {
+                let cause = format!("it did not answer within {} s", limit.unwrap_or(span).as_secs_f64());
                 return self.give_up(now, choose, server, &cause);
             }
         };
@@ -256,7 +293,7 @@ impl XdsClient {
         let Some(stream) = self.servers[server.0].link.stream_id() else { return };
         self.outputs.push_back(Action::Close(stream));
         self.take_stream(now, server);
-        self.attempt_failed(now, choose, server, cause);
+        self.attempt_failed(now, choose, server, cause, None);
     }
 
     /// A server has not sent a resource in time (P-58). That means something only if the server was alive all the
@@ -431,7 +468,7 @@ impl XdsClient {
                     wanted.current &= is_ours && authority.active() == Some(id);
                     if with_claims {
                         // Of members that are gone nobody might tell us: a glob is gathered anew.
-                        let held = entry.cached.held().filter(|_| resource_type != ResourceType::EndpointGlob);
+                        let held = entry.sound().filter(|_| resource_type != ResourceType::EndpointGlob);
                         let version = held.and_then(|held| held.claim(id, &identity, settings));
                         wanted.claims.push(Claim { name: name.clone(), authority: entry.authority, version });
                     }
@@ -446,10 +483,12 @@ impl XdsClient {
 }
 
 impl Held {
-    /// The version that its server may be told that we have (DX-16, DX-20): its own, of the same name as ever.
+    /// The version that its server may be told that we have (DX-16, DX-20): its own, of the same name as ever, and no
+    /// count that may have begun anew.
     fn claim(&self, server: ServerId, identity: &Identity, settings: &ClientSettings) -> Option<Arc<str>> {
+        let shortest = if settings.trust_versions { 1 } else { MIN_CLAIMED_VERSION };
         let is_claimable = self.server == server
-            && !self.provenance.version.is_empty()
+            && self.provenance.version.len() >= shortest
             && self.era.is_some_and(|era| identity.vouches_for(era, settings.trust_versions));
         is_claimable.then(|| self.provenance.version.clone())
     }
@@ -466,6 +505,10 @@ fn node(bootstrap: &Bootstrap, settings: &ClientSettings) -> Node {
     }
     bootstrap.node.to_proto(&settings.user_agent_name, &settings.user_agent_version, &features)
 }
+
+/// Shorter versions are not claimed: they may be counts, which mean something else after a restart, and not every server
+/// that counts has another name then. Hashes and times are longer.
+const MIN_CLAIMED_VERSION: usize = 16;
 
 /// gRPC status code.
 const UNIMPLEMENTED: u16 = 12;

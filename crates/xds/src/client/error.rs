@@ -57,10 +57,12 @@ impl fmt::Display for CloseCause {
         match self {
             Self::ConnectFailed(why) => write!(f, "cannot connect: {why}"),
             Self::ConnectionLost(why) => write!(f, "connection lost: {why}"),
-            Self::Ended { code, message } if message.is_empty() => {
+            Self::Ended { code, message } | Self::Deferred { code, message, .. } if message.is_empty() => {
                 write!(f, "the server ended the stream: {}", CodeName(*code))
             }
-            Self::Ended { code, message } => write!(f, "the server ended the stream: {}: {message}", CodeName(*code)),
+            Self::Ended { code, message } | Self::Deferred { code, message, .. } => {
+                write!(f, "the server ended the stream: {}: {message}", CodeName(*code))
+            }
         }
     }
 }

@@ -11,18 +11,27 @@ use super::timers::TimerKind;
 use super::{Action, Report, ServerId, XdsClient};
 use crate::bootstrap::ServerConfig;
 use crate::name::{AuthorityKey, ResourceKey};
-use crate::{Choose, Time};
+use crate::{Backoff, Choose, Time};
 
 impl XdsClient {
-    /// An attempt ended without an answer: a connectivity failure (P-17, C-32).
-    pub(super) fn attempt_failed(&mut self, now: Time, choose: &mut dyn Choose, server: ServerId, cause: &str) {
+    /// An attempt ended without an answer: a connectivity failure (P-17, C-32), also if the server only asked us to come
+    /// back later.
+    pub(super) fn attempt_failed(
+        &mut self,
+        now: Time,
+        choose: &mut dyn Choose,
+        server: ServerId,
+        cause: &str,
+        asked: Option<Duration>,
+    ) {
+        let paced = self.servers[server.0].pacing.failed(&self.settings, choose);
+        let (pause, reason) = self.defer(choose, server, (paced, Pause::Backoff), asked);
         let failed = &mut self.servers[server.0];
-        let pause = failed.pacing.failed(&self.settings, choose);
         let since = failed.outage.as_ref().map_or(now, |outage| outage.since);
         failed.outage = Some(Outage { cause: cause.into(), since });
         let report = Report::Unreachable(failed.config.clone(), cause.to_owned(), pause);
         self.report(report);
-        self.pause(now, server, pause, Pause::Backoff);
+        self.pause(now, server, pause, reason);
         for authority in self.authorities_led_by(server) {
             let due = self.authorities[authority.0].reachability_only || self.cache.any_uncached(authority);
             self.active_is_down(authority, due);
@@ -54,12 +63,14 @@ impl XdsClient {
         server: ServerId,
         lived: Duration,
         cause: &str,
+        asked: Option<Duration>,
     ) {
         let paced = self.servers[server.0].pacing.ended(lived, &self.settings, choose);
-        let (pause, reason) = match paced {
+        let paced = match paced {
             Duration::ZERO => (self.spread(choose, server), Pause::Spread),
             paced => (paced, Pause::Backoff),
         };
+        let (pause, reason) = self.defer(choose, server, paced, asked);
         let report = Report::StreamEnded(self.servers[server.0].config.clone(), cause.to_owned(), pause);
         self.report(report);
         if !pause.is_zero() {
@@ -80,6 +91,27 @@ impl XdsClient {
             return Duration::ZERO;
         }
         Duration::from_nanos(choose.choose(nanos).min(nanos))
+    }
+
+    /// How long to stay away if the server asked for it (SC-10). Never shorter than without, and never for long if something
+    /// is missing; a new need ends it where nothing was.
+    fn defer(
+        &self,
+        choose: &mut dyn Choose,
+        server: ServerId,
+        paced: (Duration, Pause),
+        asked: Option<Duration>,
+    ) -> (Duration, Pause) {
+        let Some(asked) = asked else { return paced };
+        let lacks_something = |(index, authority): (usize, &Authority)| {
+            authority.uses(server) && self.cache.any_uncached(AuthorityId(index))
+        };
+        let (bound, reason) = match self.authorities.iter().enumerate().any(lacks_something) {
+            true => (LONGEST_IN_NEED, Pause::Backoff),
+            false => (LONGEST_DEFERRAL, Pause::Spread),
+        };
+        let asked = Backoff::spread(asked.min(bound), choose);
+        if asked > paced.0 { (asked, reason) } else { paced }
     }
 
     /// The server in charge of an authority is known to be down. Falls back if that is `due` (C-40, C-42), and past
@@ -234,3 +266,8 @@ impl XdsClient {
         lived
     }
 }
+
+/// How long a server may keep away a client that lacks nothing (SC-10),
+const LONGEST_DEFERRAL: Duration = Duration::from_secs(60);
+/// and one that lacks something.
+const LONGEST_IN_NEED: Duration = Duration::from_secs(5);

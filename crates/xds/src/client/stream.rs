@@ -45,7 +45,7 @@ pub(super) struct Stream {
     absent: usize,
     /// When these are subscribed once more, and how often they were (DX-15).
     pub insistence: Insistence,
-    /// The authorities of which something was asked for without a claim.
+    /// The authorities of which something was asked for that could have been claimed.
     pub owes: BTreeSet<AuthorityId>,
     /// Whether it was told that we have something.
     pub claimed: bool,

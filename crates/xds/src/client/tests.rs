@@ -3,6 +3,7 @@
 mod chaos;
 mod charge;
 mod crossing;
+mod deferral;
 mod delta;
 mod errors;
 mod fallback;

@@ -51,6 +51,9 @@ pub(super) struct Graph {
     /// Nodes that are in force only for an aggregate that a subscription leads to, and that holds on to its leaves: the
     /// routes in force do not need them.
     lent: BTreeSet<Arc<str>>,
+    /// Nodes that are in force only because an aggregate holds on to its leaves that is complete without them: what is
+    /// published next is without them.
+    leaving: BTreeSet<Arc<str>>,
     lists: Lists,
 
     clusters: Table<Cluster>,
@@ -121,8 +124,10 @@ struct Node {
     built: Option<ClusterResult>,
     /// What the one in force needs and the newest does not.
     held: Option<Box<Held>>,
-    /// Its share in [`Graph::sources`].
+    /// The servers behind the newest of it, and behind what is in force.
     sources: [Vec<Source>; 2],
+    /// Whether they have a share in [`Graph::sources`].
+    counts: [bool; 2],
 }
 
 /// What a cluster needs.
@@ -158,6 +163,7 @@ impl Graph {
             in_force: BTreeSet::new(),
             holding: BTreeSet::new(),
             lent: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             lists: Lists::default(),
             clusters: Table::new(),
             endpoints: Table::new(),
@@ -380,8 +386,8 @@ impl Graph {
             let Some(node) = self.nodes.remove(&name) else { continue };
             self.release(&name, &node.needs(), &Needs::default());
             self.clusters.release(&node.canonical, &name);
-            for (sources, counted) in self.sources.iter_mut().zip(&node.sources) {
-                sources.replace(counted, &[]);
+            for (set, sources) in self.sources.iter_mut().enumerate() {
+                sources.replace(node.counted(set), &[]);
             }
             self.lists.set_children(&name, node.shape.children(), &[]);
             self.lists.remove(&name);
@@ -437,7 +443,8 @@ impl Graph {
         let Some(canonical) = self.nodes.get(name).map(|node| node.canonical.clone()) else { return };
         let shape = self.shape_of(cx, name, &canonical, out);
         let Some(node) = self.nodes.get(name) else { return };
-        if node.shape == shape && node.held.is_none() {
+        // One that is new may be in force already.
+        if node.shape == shape && node.held.is_none() && !matches!(shape, Shape::Unknown(_)) {
             return;
         }
         let mut new = Box::new(Node { shape, held: self.what_to_hold(cx, name, node), ..(**node).clone() });
@@ -542,7 +549,13 @@ impl Node {
             built: None,
             held: None,
             sources: Default::default(),
+            counts: [false; 2],
         }
+    }
+
+    /// Its share in the sources of a set.
+    fn counted(&self, set: usize) -> &[Source] {
+        if self.counts[set] { &self.sources[set] } else { &[] }
     }
 
     fn is_reached(&self, set: RootSet) -> bool {

@@ -24,7 +24,7 @@ mod glob;
 mod wire;
 
 pub use glob::EndpointGlob;
-pub(crate) use glob::glob_of;
+pub use glob::glob_of;
 #[cfg(test)]
 pub(crate) use glob::steps_taken;
 

@@ -38,6 +38,7 @@ impl Stream {
             let back = std::mem::take(&mut subscription.back);
             let again: BTreeSet<_> = std::mem::take(&mut subscription.again).difference(&back).cloned().collect();
             let is_listed = |name: &Arc<str>| subscription.names.contains_key(name);
+            unsubscribe.retain(|name| !back.contains(name)); // That was said already.
             subscribe.extend(back.into_iter().filter(is_listed));
             unsubscribe.extend(again.iter().cloned());
             subscription.back = again;
@@ -74,13 +75,15 @@ impl Stream {
     }
 
     /// Of what may be claimed, all but one resource of each authority: the server must owe an answer, by which it says
-    /// who it is (DX-16) and shows that it is back (DX-22).
+    /// who it is (DX-16) and shows that it is back (DX-22). It is one that the server had: of what it lacks it may say
+    /// nothing.
     fn make_claims(&mut self, claims: Vec<Claim>) -> BTreeMap<Arc<str>, Arc<str>> {
         let mut made = BTreeMap::new();
-        for claim in claims {
-            let owes_nothing_yet = self.owes.insert(claim.authority);
-            if let Some(version) = claim.version.filter(|_| !owes_nothing_yet) {
-                made.insert(claim.name, version);
+        for Claim { name, authority, version } in claims {
+            if let Some(version) = version
+                && !self.owes.insert(authority)
+            {
+                made.insert(name, version);
             }
         }
         made

@@ -1,5 +1,7 @@
 //! The incremental variant (DX, P-68 to P-80).
 
+use std::time::Duration;
+
 use super::talk::{Setup, talk};
 use crate::bootstrap::DeltaMode;
 
@@ -208,11 +210,18 @@ fn a_bad_resource_leaves_the_old_one_and_its_version_and_is_not_asked_for_dx11()
           w1 ambient: rejected from a 2
           w2 changed: two from a 2
         wait 1000 s
+
+        # The old one is not claimed: a server that has gone back to it would say nothing, and it would be held to be
+        # rejected for ever.
         end a
           open a 20 s delta
         up a
           a> LDS +shop +node
-          a> CDS +x +y has x@1 has y@2
+          a> CDS +x +y has y@2
+        a< LDS L: shop@1 & a< CDS C: x@1
+          a> LDS ACK L
+          a> CDS ACK C
+          w1 ambient: none
         ",
     );
 }
@@ -342,6 +351,143 @@ fn what_came_from_this_server_is_claimed_but_for_one_resource_dx16() {
         # Nothing changed, and nothing is waited for but the listener.
         a< LDS D: shop@1
           a> LDS ACK D
+        wait 1000 s
+        ",
+    );
+}
+
+#[test]
+fn what_may_be_a_count_is_not_claimed_whoever_the_server_says_that_it_is_dx16() {
+    // One that counts from 1 in each process and never changes its name: only this keeps us from being stale for ever.
+    delta(&["a"]).talk(
+        "
+        watch LDS shop & watch CDS x
+          active a
+          open a 20 s delta
+        up a
+          a> LDS +shop +node
+          a> CDS +x
+        a is cp & a< LDS A: shop@#1 & a< CDS B: x@#123456789012345
+          a> LDS ACK A
+          a> CDS ACK B
+          w0 changed: 1 from a #1
+          w1 changed: 1 from a #123456789012345
+        end a
+          open a 20 s delta
+        up a
+          a> LDS +shop +node
+          a> CDS +x
+        a< LDS A: shop@#1 & a< CDS B: x@#123456789012345:=other
+          a> LDS ACK A
+          a> CDS ACK B
+          w1 changed: other from a #123456789012345
+        ",
+    );
+}
+
+#[test]
+fn what_is_said_to_be_deleted_and_stays_in_use_is_not_claimed_dx16() {
+    // The server that has it again would say nothing, and it would be held to be deleted for ever.
+    delta(&["a"]).talk(
+        "
+        watch LDS shop & watch CDS x & watch CDS y
+          active a
+          open a 20 s delta
+        up a
+          a> LDS +shop +node
+          a> CDS +x +y
+        a is cp & a< LDS A: shop@1 & a< CDS B: x@1 y@1
+          a> LDS ACK A
+          a> CDS ACK B
+          w0 changed: 1 from a 1
+          w1 changed: 1 from a 1
+          w2 changed: 1 from a 1
+        a< CDS C: -x
+          a> CDS ACK C
+          w1 ambient: deleted on a
+        end a
+          open a 20 s delta
+        up a
+          a> LDS +shop +node
+          a> CDS +x +y has y@1
+        a< LDS A: shop@1 & a< CDS B: x@1
+          a> LDS ACK A
+          a> CDS ACK B
+          w1 ambient: none
+        ",
+    );
+}
+
+#[test]
+fn watchers_hear_once_that_there_is_none_however_often_the_server_says_so_dx15() {
+    delta(&["a"]).talk(
+        "
+        watch CDS x & watch CDS y
+          active a
+          open a 20 s delta
+        up a
+          a> CDS +x +y +node
+        a< CDS A: x@1
+          a> CDS ACK A
+          w0 changed: 1 from a 1
+        wait 15 s
+          w1 failed: does not exist on a after 15 s
+        wait 30 s
+          a> CDS -y
+          a> CDS +y
+        a< CDS B: -y
+          a> CDS ACK B
+        end a
+          open a 20 s delta
+        up a
+          a> CDS +x +y +node
+        a< CDS A: x@1 -y
+          a> CDS ACK A
+        ",
+    );
+}
+
+#[test]
+fn a_limit_on_silence_holds_for_who_may_not_speak_delta_as_well_dx4() {
+    // C-36: it is dead, and no sign of life is waited for beyond the limit.
+    let limited =
+        Setup::new(&["a", "b"]).settings(|settings| settings.silent_stream_timeout = Some(Duration::from_secs(4)));
+    limited.delta(DeltaMode::Preferred).talk(
+        "
+        watch CDS x
+          active a
+          open a 5 s delta
+        up a
+          a> CDS +x +node
+        freeze a
+        wait 3999 ms
+        wait 1 ms
+          close a
+          active b
+          open b 20 s delta
+        ",
+    );
+}
+
+#[test]
+fn what_is_asked_for_again_and_not_wanted_any_more_is_unsubscribed_once_dx6_dx8() {
+    delta(&["a"]).talk(
+        "
+        watch CDS x & watch CDS y
+          active a
+          open a 20 s delta
+        up a
+          a> CDS +x +y +node
+        a< CDS A: x@1 -y
+          a> CDS ACK A
+          w0 changed: 1 from a 1
+          w1 failed: does not exist on a after 0 s
+        wait 29999 ms
+        block a
+        wait 1 ms
+          a> CDS -y
+        unwatch w1
+        unblock a
         wait 1000 s
         ",
     );
@@ -586,6 +732,64 @@ fn a_switch_back_costs_only_what_was_overwritten_and_one_answer_dx20_dx21_dx22()
           a> EDS ACK C
           w3 changed: 1 from a 1
         wait 1000 s
+        ",
+    );
+}
+
+#[test]
+fn who_lacks_what_was_left_out_of_the_claims_is_asked_for_something_else_dx22() {
+    // The primary is back without the one thing that it was not told of, and has everything else as it was.
+    delta(&["a", "b"]).talk(
+        "
+        watch LDS shop & watch CDS x & watch CDS y
+          active a
+          open a 5 s delta
+        up a
+          a> LDS +shop +node
+          a> CDS +x +y
+        a is cp & b is cp
+        a< LDS A: shop@1 & a< CDS B: x@1 y@1
+          a> LDS ACK A
+          a> CDS ACK B
+          w0 changed: 1 from a 1
+          w1 changed: 1 from a 1
+          w2 changed: 1 from a 1
+        lose a
+          open a 5 s delta
+        refuse a
+          w0 ambient: unreachable a: refused
+          w1 ambient: unreachable a: refused
+          w2 ambient: unreachable a: refused
+        watch EDS z
+          active b
+          open b 20 s delta
+          w0 ambient: none
+          w1 ambient: none
+          w2 ambient: none
+        up b
+          b> LDS +shop +node
+          b> CDS +x +y
+          b> EDS +z
+        b< EDS A: z@1
+          b> EDS ACK A
+          w3 changed: 1 from b 1
+        wait 1 s
+          open a 5 s delta
+        up a
+          a> LDS +shop +node
+          a> CDS +x +y has x@1 has y@1
+          a> EDS +z
+        a< LDS A: -shop
+          a> LDS ACK A
+        a< EDS B: -z
+          a> EDS ACK B
+          a> CDS -x
+          a> CDS +x
+        a< CDS C: x@1
+          active a
+          a> CDS ACK C
+          close b
+          w0 ambient: deleted on a
         ",
     );
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use prost::Message;
 
-use super::talk::{delta_response, response, short_name, value};
+use super::talk::{delta_response, response, short_name, short_version, value};
 use crate::bootstrap::{Bootstrap, DeltaMode, Node, ServerConfig};
 use crate::client::{
     Action, ClientSettings, CloseCause, Event, Output, Protocol, Sign, StreamId, Update, WatchId, XdsClient,
@@ -329,7 +329,7 @@ impl World {
         }
         if !manners.ignores_claims {
             let claims = request.initial_resource_versions.into_iter();
-            live.sent.extend(claims.map(|(name, version)| ((kind, name), version)));
+            live.sent.extend(claims.map(|(name, version)| ((kind, name), short_version(&version).to_owned())));
         }
         let names = live.names.entry(kind).or_default();
         for name in &request.resource_names_unsubscribe {

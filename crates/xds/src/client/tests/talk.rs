@@ -17,7 +17,7 @@
 //! - `wait 15 s`, `wait 999 ms`; `stop 60 s`: our own process does not run for so long.
 //!
 //! On a delta stream a response is `a< LDS A: shop@1:=x -gone`, with a version for each resource and what is removed;
-//! `shop=store@1` has an alias, `shop@1~` is a heartbeat, and `a is cp` says who the server is from then on. Requests are
+//! `shop@#1` is a version that is sent as it is, which may be a count; `shop=store@1` has an alias, `shop@1~` is a heartbeat, and `a is cp` says who the server is from then on. Requests are
 //! `a> LDS +shop -gone has shop@1` and `a> LDS ACK A`. `unimplemented a`: the server knows no such method.
 //!
 //! Resources in a response: `name:=value`, or `name` for the value 1; `name!!` is invalid;
@@ -251,6 +251,11 @@ impl Talk {
             ["end", server] => {
                 Event::Closed(self.stream(server, 0), CloseCause::Ended { code: 14, message: "restarting".to_owned() })
             }
+            ["defer", server, span, unit] => {
+                let come_back = duration(&format!("{span} {unit}"));
+                let cause = CloseCause::Deferred { code: 14, message: "busy".to_owned(), come_back };
+                Event::Closed(self.stream(server, 0), cause)
+            }
             ["hang", server] => {
                 self.unwell.insert(server.to_owned(), Some(Sign::Pong));
                 return;
@@ -465,7 +470,7 @@ pub(super) fn delta_response(words: &[&str], identifier: Option<&String>) -> Byt
             (None, Some((version, value))) => (version, Some(value)),
             (None, None) => (content, Some("1")),
         };
-        entry.version = version.trim_end_matches('~').to_owned();
+        entry.version = long_version(version.trim_end_matches('~'));
         let value = encoded(kind, &entry.name, value);
         let any = Any { type_url: kind.type_url().to_owned(), value };
         entry.resource = (!version.ends_with('~')).then_some(any);
@@ -473,6 +478,18 @@ pub(super) fn delta_response(words: &[&str], identifier: Option<&String>) -> Byt
     }
     response.encode_to_vec().into()
 }
+
+/// The version of a resource as it is on the wire: long enough to be no count, unless it begins with `#`.
+fn long_version(version: &str) -> String {
+    if version.is_empty() || version.starts_with('#') { version.to_owned() } else { format!("{version}{LONG}") }
+}
+
+/// The same as it is in a transcript.
+pub(super) fn short_version(version: &str) -> &str {
+    version.strip_suffix(LONG).unwrap_or(version)
+}
+
+const LONG: &str = "-0123456789abcdef";
 
 fn resource(kind: ResourceType, item: &str) -> Any {
     match item {
@@ -640,7 +657,7 @@ fn delta_request_text(bytes: &Bytes) -> String {
     }
     let claims: BTreeMap<_, _> = request.initial_resource_versions.into_iter().collect();
     for (name, version) in claims {
-        text.push_str(&format!(" has {name}@{version}"));
+        text.push_str(&format!(" has {name}@{}", short_version(&version)));
     }
     if request.node.is_some() {
         text.push_str(" +node");
@@ -655,9 +672,11 @@ fn delta_request_text(bytes: &Bytes) -> String {
 fn update_text(update: &Update) -> String {
     match update {
         Update::Changed(resource, from) => {
-            format!("changed: {} from {} {}", value(resource), from.server.server_uri, from.version)
+            format!("changed: {} from {} {}", value(resource), from.server.server_uri, short_version(&from.version))
         }
-        Update::Confirmed(from) => format!("confirmed: from {} {}", from.server.server_uri, from.version),
+        Update::Confirmed(from) => {
+            format!("confirmed: from {} {}", from.server.server_uri, short_version(&from.version))
+        }
         Update::Failed(error) => format!("failed: {}", error_text(error)),
         Update::Ambient(Some(error)) => format!("ambient: {}", error_text(error)),
         Update::Ambient(None) => "ambient: none".to_owned(),
@@ -675,7 +694,7 @@ fn error_text(error: &client::ResourceError) -> String {
         ErrorKind::TimedOut { after } => format!("timed out on {server} after {} s", after.as_secs()),
         ErrorKind::Deleted => format!("deleted on {server}"),
         ErrorKind::NeedsDelta => format!("needs delta on {server}"),
-        ErrorKind::Rejected { version, .. } => format!("rejected from {server} {version}"),
+        ErrorKind::Rejected { version, .. } => format!("rejected from {server} {}", short_version(version)),
         ErrorKind::FromServer { code, .. } => format!("{server} says {code}"),
     }
 }
@@ -716,6 +735,7 @@ fn short_cause(cause: &str) -> &str {
         "connection lost: reset" => "lost",
         "the server ended the stream: UNAVAILABLE: restarting" => "ended",
         "the server ended the stream: UNIMPLEMENTED: what is delta?" => "unimplemented",
+        "the server ended the stream: UNAVAILABLE: busy" => "deferred",
         other => other,
     }
 }

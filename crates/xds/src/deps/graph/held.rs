@@ -9,6 +9,7 @@ use crate::deps::config::{ClusterChildren, ClusterResult};
 use crate::deps::dns::DnsName;
 use crate::deps::sources::Source;
 use crate::deps::watch::{Name, State, Watched, key};
+use crate::resource::cluster::ClusterKind;
 use crate::resource::{Cluster, Endpoints};
 
 /// What a cluster in force was made of, as far as it is to be followed.
@@ -35,14 +36,28 @@ impl Graph {
         }
         let in_force = cx.in_force?.get(name)?.as_ref().ok()?;
         let cluster = in_force.cluster.clone();
+        let collections = BTreeMap::new(); // Filled in by `follow_held`.
         Some(Box::new(match (&in_force.children, &node.shape) {
-            (ClusterChildren::Endpoints(Some(_)), Shape::Eds { endpoints, .. }) => Held::Eds {
-                cluster,
-                endpoints: endpoints.clone(),
-                collections: BTreeMap::new(), // Filled in by `follow_held`.
-            },
+            (ClusterChildren::Endpoints(Some(_)), Shape::Eds { endpoints, .. }) => {
+                Held::Eds { cluster, endpoints: endpoints.clone(), collections }
+            }
             (ClusterChildren::Endpoints(Some(_)), Shape::Dns(name)) => Held::Dns { cluster, name: name.clone() },
-            (ClusterChildren::Aggregate(leaves), Shape::Aggregate(_)) => Held::Leaves(leaves.clone()),
+            (ClusterChildren::Aggregate(leaves), Shape::Aggregate(_) | Shape::Unknown(_)) => {
+                Held::Leaves(leaves.clone())
+            }
+            // It was let go, and is wanted again before anything without it was published: it is still in force.
+            (ClusterChildren::Endpoints(Some(_)), Shape::Unknown(_)) => match &cluster.kind {
+                ClusterKind::Eds { .. } => {
+                    let endpoints = cluster.eds_resource_name(name).unwrap_or(name);
+                    let endpoints = Name::new::<Endpoints>(endpoints, cx.federation);
+                    Held::Eds { cluster, endpoints, collections }
+                }
+                ClusterKind::LogicalDns { host, port } => {
+                    let name = DnsName { host: host.clone(), port: *port };
+                    Held::Dns { cluster, name }
+                }
+                ClusterKind::Aggregate { .. } => return None,
+            },
             _ => return None,
         }))
     }
@@ -59,7 +74,7 @@ impl Graph {
         }
     }
 
-    /// Finds out which collections the endpoints that `node` holds on to need now, and acquires them.
+    /// Acquires what `node` holds on to, and the collections that its endpoints need now.
     pub(super) fn follow_held(
         &mut self,
         cx: &Context<'_>,
@@ -68,7 +83,12 @@ impl Graph {
         out: &mut VecDeque<Action>,
     ) {
         let in_force = self.resolved_in_force(cx, name).map(|resolved| &resolved.endpoints);
-        let Some(Held::Eds { endpoints, collections, .. }) = node.held.as_deref_mut() else { return };
+        let (endpoints, collections) = match node.held.as_deref_mut() {
+            Some(Held::Eds { endpoints, collections, .. }) => (endpoints, collections),
+            Some(Held::Dns { name: dns, .. }) => return self.lookups.acquire(cx.now, dns, name, out),
+            Some(Held::Leaves(_)) | None => return,
+        };
+        self.endpoints.acquire(endpoints, name, out);
         let newest = self.endpoints.get(&endpoints.canonical).and_then(Watched::value);
         *collections = in_force.into_iter().chain(newest).flat_map(|value| collections_of(cx, value)).collect();
         for collection in collections.values() {
@@ -90,7 +110,8 @@ impl Graph {
             Held::Dns { cluster, name: dns } => {
                 let lookup = self.lookups.get(dns)?;
                 notes.extend(lookup.failure.iter().map(|why| format!("DNS resolution failed for {dns}: {why}")));
-                self.ok(cx, name, cluster, ClusterChildren::Endpoints(lookup.answer.clone()), notes)
+                let answer = lookup.answer.clone().or_else(|| self.endpoints_in_force(cx, name).cloned());
+                self.ok(cx, name, cluster, ClusterChildren::Endpoints(answer), notes)
             }
             Held::Eds { cluster, endpoints, collections } => {
                 let watched = self.endpoints.get(&endpoints.canonical)?;
@@ -151,6 +172,7 @@ impl Graph {
         }
         self.set_roots(cx, RootSet::InForce, roots, out);
         self.find_lent();
+        self.find_leaving();
     }
 
     /// The leaves that aggregates hold on to, of those that the routes in force and subscriptions lead to: one that only
@@ -158,7 +180,7 @@ impl Graph {
     fn held_leaves(&self) -> BTreeSet<Arc<str>> {
         let roots = self.in_force.iter().chain(&self.roots[RootSet::Subscriptions as usize]);
         let mut leaves = BTreeSet::new();
-        self.walk_in_force(roots, |_, held| leaves.extend(held.iter().cloned()));
+        self.walk_in_force(roots, |_| true, |_, held| leaves.extend(held.iter().cloned()));
         leaves
     }
 
@@ -168,18 +190,37 @@ impl Graph {
         let mut lent = BTreeSet::new();
         if !self.holding.is_empty() {
             let mut led_to = BTreeSet::new();
-            self.walk_in_force(self.in_force.iter(), |name, _| led_to.extend([name.clone()]));
-            let in_force = self.nodes.iter().filter(|(_, node)| node.is_reached(RootSet::InForce));
-            lent.extend(in_force.map(|(name, _)| name).filter(|name| !led_to.contains(*name)).cloned());
+            self.walk_in_force(self.in_force.iter(), |_| true, |name, _| led_to.extend([name.clone()]));
+            lent = self.in_force_without(&led_to);
         }
         self.unbuilt.extend(self.lent.symmetric_difference(&lent).cloned());
         self.lent = lent;
     }
 
-    /// Visits the clusters that these lead to as long as what is in force is held on to, each with the leaves that it holds.
+    /// Finds out which clusters are not in what is published next: whose they are does not hold that back (C-50).
+    fn find_leaving(&mut self) {
+        let is_done = |name: &Arc<str>| self.nodes.get(name).is_some_and(|node| node.settled);
+        let mut leaving = BTreeSet::new();
+        if self.holding.iter().any(is_done) {
+            let mut led_to = BTreeSet::new();
+            self.walk_in_force(self.in_force.iter(), |node| !node.settled, |name, _| led_to.extend([name.clone()]));
+            leaving = self.in_force_without(&led_to);
+        }
+        self.unbuilt.extend(self.leaving.symmetric_difference(&leaving).cloned());
+        self.leaving = leaving;
+    }
+
+    fn in_force_without(&self, others: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
+        let in_force = self.nodes.iter().filter(|(_, node)| node.is_reached(RootSet::InForce));
+        in_force.map(|(name, _)| name).filter(|name| !others.contains(*name)).cloned().collect()
+    }
+
+    /// Visits the clusters that these lead to as long as those that `hold` hold on to what is in force, each with the
+    /// leaves that it holds.
     fn walk_in_force<'a>(
         &'a self,
         roots: impl Iterator<Item = &'a Arc<str>>,
+        hold: impl Fn(&Node) -> bool,
         mut visit: impl FnMut(&Arc<str>, &[Arc<str>]),
     ) {
         let mut seen = BTreeSet::new();
@@ -188,8 +229,8 @@ impl Graph {
             let Some(node) = self.nodes.get(name).filter(|_| seen.insert(name)) else { continue };
             work.extend(node.shape.children());
             let held: &[_] = match node.held.as_deref() {
-                Some(Held::Leaves(held)) => held,
-                Some(Held::Eds { .. } | Held::Dns { .. }) | None => &[],
+                Some(Held::Leaves(held)) if hold(node) => held,
+                Some(Held::Leaves(_) | Held::Eds { .. } | Held::Dns { .. }) | None => &[],
             };
             work.extend(held);
             visit(name, held);

@@ -104,8 +104,11 @@ impl Graph {
             if !node.is_reached(set) || (set == RootSet::InForce && self.lent.contains(name)) {
                 counted.clear();
             }
-            self.sources[set as usize].replace(&node.sources[set as usize], &counted);
-            node.sources[set as usize] = counted;
+            // Nor does what goes with it. But it may stay after all, and is then what it was.
+            let counts = set != RootSet::InForce || !self.leaving.contains(name);
+            let share: &[_] = if counts { &counted } else { &[] };
+            self.sources[set as usize].replace(node.counted(set as usize), share);
+            (node.sources[set as usize], node.counts[set as usize]) = (counted, counts);
         }
     }
 
@@ -177,11 +180,15 @@ impl Graph {
     }
 
     /// The endpoints of a cluster that are in force.
-    pub(super) fn resolved_in_force<'a>(&self, cx: &Context<'a>, name: &str) -> Option<&'a ResolvedEndpoints> {
+    pub(super) fn endpoints_in_force<'a>(&self, cx: &Context<'a>, name: &str) -> Option<&'a Arc<ResolvedEndpoints>> {
         match &cx.in_force?.get(name)?.as_ref().ok()?.children {
-            ClusterChildren::Endpoints(resolved) => resolved.as_deref(),
+            ClusterChildren::Endpoints(resolved) => resolved.as_ref(),
             ClusterChildren::Aggregate(_) => None,
         }
+    }
+
+    pub(super) fn resolved_in_force<'a>(&self, cx: &Context<'a>, name: &str) -> Option<&'a ResolvedEndpoints> {
+        self.endpoints_in_force(cx, name).map(|resolved| &**resolved)
     }
 
     fn make_dns(&self, cx: &Context<'_>, name: &Arc<str>, cluster: &Watched<Cluster>, dns: &DnsName) -> Made {
@@ -241,6 +248,8 @@ impl Graph {
         } else {
             self.incomplete.insert(name.clone());
         }
+        // Who is complete holds on to nothing that is in what is published next.
+        self.holds_stale |= node.settled != settled && self.holding.contains(name);
         if (node.settled, node.troubled) != (settled, troubled) {
             match node.shape {
                 Shape::Aggregate(_) => self.view_stale = true, // Lists of lists see to each other.

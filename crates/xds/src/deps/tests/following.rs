@@ -301,6 +301,68 @@ fn a_released_cluster_that_waits_is_not_in_force_when_it_is_subscribed_to_again(
     assert_eq!(bed.take(), "{a=2 s=1}");
 }
 
+/// What was released while a switch holds everything back is still in force. Who subscribes to it again uses it as it is
+/// now, and not as it was then.
+#[test]
+fn a_released_cluster_that_is_still_in_force_is_followed_again_when_it_is_subscribed_to() {
+    let released = |prepare: fn(&mut Testbed), before: &str| {
+        let mut bed = Testbed::new();
+        bed.switch("A");
+        bed.inline(&["s"]);
+        bed.eds("s");
+        bed.endpoints("s", &[1]);
+        bed.subscribe("a");
+        prepare(&mut bed);
+        assert!(bed.take().ends_with(before));
+        bed.switch("B");
+        bed.confirmed(CDS, "s"); // The others are still A's: until then nothing is published.
+        bed.release("a");
+        assert!(!bed.take().contains('{'));
+        bed
+    };
+    let mut eds = released(
+        |bed| {
+            bed.eds("a");
+            bed.endpoints("a", &[2]);
+        },
+        "{a=2 s=1}",
+    );
+    eds.subscribe("a");
+    assert_eq!(eds.take(), "+CDS a +EDS a");
+    eds.endpoints("a", &[3]);
+    eds.eds_named("a", "new"); // It waits for those.
+    eds.pass(seconds(15));
+    assert_eq!(eds.take(), "+EDS new {a=3 s=1}mixed");
+
+    let mut dns = released(
+        |bed| {
+            bed.logical_dns("a", "host");
+            bed.answer("host", Ok(&[2]));
+        },
+        "{a=2 s=1}",
+    );
+    dns.subscribe("a");
+    assert_eq!(dns.take(), "+CDS a ?host:80");
+    dns.eds_named("a", "new");
+    dns.pass(seconds(5));
+    dns.confirmed(LDS, "l");
+    dns.confirmed(EDS, "s");
+    assert_eq!(dns.take(), "+EDS new", "what is not looked up yet is as it was");
+    dns.answer("host", Ok(&[3]));
+    assert_eq!(dns.take(), "{a=3 s=1}");
+
+    let mut leaves = released(
+        |bed| {
+            bed.aggregate("a", &["s", "b"]);
+            bed.eds("b");
+            bed.endpoints("b", &[2]);
+        },
+        "{a>s,b b=2 s=1}",
+    );
+    leaves.subscribe("a");
+    assert_eq!(leaves.take(), "+CDS a +CDS b +EDS b");
+}
+
 #[test]
 fn a_cluster_that_an_aggregate_waits_with_is_in_force_once_it_is_subscribed_to() {
     let mut bed = Testbed::routed(&[]);

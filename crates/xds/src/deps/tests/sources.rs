@@ -385,3 +385,60 @@ fn a_first_configuration_that_is_a_mixture_is_not_held_back_once_more() {
     bed.logical_dns("a", "10.0.0.2");
     assert!(bed.take().contains("mixed"));
 }
+
+/// What an aggregate in force held on to does not hold back what replaces it, which is all from the new server.
+#[test]
+fn the_leaves_of_an_aggregate_that_is_gone_hold_no_switch_back_c50() {
+    let mut bed = Testbed::new();
+    bed.switch("A");
+    bed.rds("r");
+    bed.routes("r", &["top"]);
+    bed.aggregate("top", &["a", "b"]);
+    for leaf in ["a", "b"] {
+        bed.eds(leaf);
+        bed.endpoints(leaf, &[1]);
+    }
+    assert!(bed.take().ends_with("{a=1 b=1 top>a,b}"));
+    let at_the_switch = |bed: &Testbed| {
+        let mut bed = bed.clone();
+        bed.switch("B");
+        bed.confirmed(LDS, "l");
+        bed.confirmed(RDS, "r");
+        assert_eq!(bed.take(), "");
+        bed
+    };
+    let mut gone = at_the_switch(&bed);
+    gone.fail(CDS, "top");
+    assert_eq!(gone.take(), "{top!} -CDS a -CDS b -EDS a -EDS b");
+    // Nor do those that it lists no more.
+    let mut shorter = at_the_switch(&bed);
+    shorter.confirmed(CDS, "a");
+    shorter.confirmed(EDS, "a");
+    shorter.aggregate("top", &["a"]);
+    assert_eq!(shorter.take(), "{a=1 top>a} -CDS b -EDS b");
+}
+
+/// A leaf that its aggregate moves away from, and that waits for nothing but its own end, still has its old server behind it.
+#[test]
+fn a_leaf_that_is_held_on_to_counts_for_the_server_that_it_came_from_c50() {
+    let mut bed = Testbed::new();
+    bed.switch("A");
+    bed.inline(&["top", "c"]);
+    bed.aggregate("top", &["x"]);
+    for leaf in ["x", "c"] {
+        bed.eds(leaf);
+        bed.endpoints(leaf, &[1]);
+    }
+    assert!(bed.take().ends_with("{c=1 top>x x=1}"));
+    bed.switch("B");
+    bed.together(|bed| {
+        bed.confirmed(LDS, "l");
+        bed.confirmed(CDS, "c");
+        bed.endpoints("c", &[2]);
+        bed.aggregate("top", &["y"]);
+        bed.fail(EDS, "x");
+    });
+    assert_eq!(bed.take(), "+CDS y");
+    bed.pass(seconds(15));
+    assert!(bed.take().contains("c=2"));
+}

@@ -47,7 +47,7 @@ struct Node {
 
 /// The collection that a resource of this name is a member of: the same authority, type and context parameters, and one
 /// path segment less (GC-3). Both names are canonical.
-pub(crate) fn glob_of(member: &str) -> Option<String> {
+pub fn glob_of(member: &str) -> Option<String> {
     let (path, parameters) = member.split_at(member.find('?').unwrap_or(member.len()));
     let (parent, last) = path.rsplit_once('/')?;
     (!last.is_empty() && last != "*").then(|| format!("{parent}/*{parameters}"))

@@ -19,6 +19,9 @@ pub enum RegexError {
     /// A class that is not closed or has an unknown name.
     #[error("a character class is not closed or not known")]
     Class,
+    /// A repetition of a repetition, or of too many times.
+    #[error("a repetition is repeated, or is of more than 1000 times")]
+    Repetition,
     /// Any other error of syntax.
     #[error("{0}")]
     Syntax(String),

@@ -23,7 +23,13 @@ struct Scanner<'a> {
 impl Scanner<'_> {
     fn pattern(&mut self) -> Result<(), RegexError> {
         let mut open_groups = 0_usize;
+        let mut is_repeated = false;
         while let Some(c) = self.next() {
+            let repeats = matches!(c, '*' | '+' | '?') || (c == '{' && self.at_repetition());
+            if repeats && std::mem::replace(&mut is_repeated, true) {
+                return Err(RegexError::Repetition);
+            }
+            is_repeated = repeats;
             match c {
                 '\\' => self.escape()?,
                 '[' => self.class()?,
@@ -35,8 +41,14 @@ impl Scanner<'_> {
                     open_groups = open_groups.checked_sub(1).ok_or(RegexError::Parentheses)?;
                     self.out.push(')');
                 }
-                '{' if !self.at_repetition() => self.out.push_str("\\{"),
+                '{' if !repeats => self.out.push_str("\\{"),
+                '{' => self.times()?,
                 c => self.out.push(c),
+            }
+            // One question mark after a repetition makes it lazy. A second repetition has no meaning to RE2, and another one
+            // to `regex`.
+            if repeats && self.eat('?') {
+                self.out.push('?');
             }
         }
         if open_groups == 0 { Ok(()) } else { Err(RegexError::Parentheses) }
@@ -186,6 +198,18 @@ impl Scanner<'_> {
             None => after,
         };
         !least.is_empty() && after.starts_with('}')
+    }
+
+    /// After `{` of a repetition: up to and with the closing brace. RE2 repeats nothing more than a thousand times.
+    fn times(&mut self) -> Result<(), RegexError> {
+        let (times, rest) = self.rest.split_once('}').ok_or(RegexError::Repetition)?;
+        let is_many = |bound: &str| !bound.is_empty() && !bound.parse::<u32>().is_ok_and(|bound| bound <= 1_000);
+        if times.split(',').any(is_many) {
+            return Err(RegexError::Repetition);
+        }
+        self.out.extend(["{", times, "}"]);
+        self.rest = rest;
+        Ok(())
     }
 
     fn next(&mut self) -> Option<char> {

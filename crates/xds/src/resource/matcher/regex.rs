@@ -97,6 +97,7 @@ impl RegexRewrite {
             | RegexError::GroupName
             | RegexError::Escape(_)
             | RegexError::Class
+            | RegexError::Repetition
             | RegexError::Syntax(_)
             | RegexError::TooLarge => "pattern.regex",
         };

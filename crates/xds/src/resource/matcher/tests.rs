@@ -84,6 +84,18 @@ fn invalid_patterns_are_refused_with_one_line() {
 }
 
 #[test]
+fn what_re2_does_not_repeat_is_refused() {
+    for pattern in ["a++", "a**", "a*+", "a{2}{3}", "a???", "a{2000}", "a{1,1001}", "a{99999999999}"] {
+        assert_eq!(FullRegex::new(pattern), Err(RegexError::Repetition), "{pattern}");
+    }
+    for (pattern, text) in
+        [("a+?", "aa"), ("a??b", "b"), ("a{2}?", "aa"), ("(a+)+", "aaa"), ("(?i)a", "A"), ("a{,2}", "a{,2}")]
+    {
+        assert!(FullRegex::new(pattern).is_ok_and(|regex| regex.is_match(text)), "{pattern}");
+    }
+}
+
+#[test]
 fn huge_patterns_are_refused() {
     // R-9: a few bytes must not cost many megabytes.
     for pattern in [r"\pL{1000}", "((a{100}){100}){100}", r"(?:[^\x00]{999}){999}"] {
