@@ -178,11 +178,15 @@ fn places(error: &Value, primary: &mut Vec<(String, Range<usize>)>, others: &mut
     }
 }
 
-/// All files under a directory, or none if it is not there.
+/// All files under a directory, or the file itself, or none if it is not there.
 pub(crate) fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_owned()];
     while let Some(directory) = left.pop() {
+        if directory.is_file() {
+            found.push(directory);
+            continue;
+        }
         if !directory.exists() {
             continue;
         }

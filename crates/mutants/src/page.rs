@@ -199,5 +199,5 @@ with each of them on, and so does, apart from them, the simulator. What fails, p
 The sample is drawn by a seed from all places of the rooms below where such an error could be, from each file as many as
 its share. Places are left out if they are text for people, tests, or only make room, or if the mutant does not compile.
 A survivor is equivalent if nothing could notice it; the reason says why. The tables beside this
-page (`mutants.tsv` and `mutants-unseen.tsv`) have every mutant with what noticed it.
+page (`mutants.tsv`, `mutants-unseen.tsv` and `mutants-servers.tsv`) have every mutant with what noticed it.
 ";

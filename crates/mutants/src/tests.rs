@@ -224,8 +224,12 @@ fn the_cores_have_mutants() {
         *rooms.entry(room).or_default() += 1;
         assert!(!crate::is_test(&mutant.file), "{}", mutant.file);
     }
-    // Listeners are a small room.
-    let least = |room: &str| if room.ends_with("listener") { 100 } else { 150 };
+    // Listeners are a small room, and the file beside the folder of servers is smaller still.
+    let least = |room: &str| match room {
+        "crates/xds/src/resource/listener" => 100,
+        "crates/xds/src/serve.rs" => 50,
+        _ => 150,
+    };
     let is_full = rooms.iter().all(|(room, count)| *count > least(room));
     assert!(rooms.len() == crate::MUTATED.len() && is_full, "{rooms:?}");
     let keys: std::collections::BTreeSet<String> = all.iter().map(Mutant::key).collect();

@@ -1,12 +1,13 @@
 //! Looks for anything that does not hold, and says what and where: `notice SEEDS STATES [WITHOUT...]`.
 //!
 //! Stories come first. Then, in rounds, lives of the tree of policies, histories of the dependency manager and of servers,
-//! worlds of clients and the worlds of so many seeds, without some; then what once went wrong, and so many states of each
+//! filters that authorize, worlds of clients and the worlds of so many seeds, without some; then what once went wrong, and so many states of each
 //! small world. It ends at the first violation. `mainstay-mutants` runs it with one deliberate error after the other in the cores.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use mainstay_sim::authz::{self, Tally};
 use mainstay_sim::{Failure, STORIES, Search, deps, policies, regressions, replay_line, servers, small, swarm};
 
 fn main() -> ExitCode {
@@ -48,6 +49,11 @@ fn look(seeds: &[u64], states: usize) -> Result<(), String> {
                 .map_err(|violation| format!("{:?} in the server {history}", violation.invariant))?;
             println!("server {history}");
         }
+        for seed in part(FILTERS) {
+            authz::run(seed, None, &mut Tally::default())
+                .map_err(|_| format!("another decision by the filter {seed}"))?;
+        }
+        println!("filters {round}");
         for seed in part(CLIENTS) {
             swarm::clients::run_seed(seed).map_err(|failure| format!("{} in the client {seed}", what(&failure)))?;
             println!("client {seed}");
@@ -79,5 +85,6 @@ fn what(failure: &Failure) -> String {
 }
 
 const HISTORIES: u64 = 1_200;
+const FILTERS: u64 = 2_000;
 const CLIENTS: u64 = 400;
 const ROUNDS: u64 = 20;

@@ -22,6 +22,26 @@ mod draw;
 mod naive;
 
 use draw::{Certificate, Draw, Rpc};
+use naive::Naive;
+
+/// What authorization in the field did wrong (grpc-go, by the number of the advisory or the pull request).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// Names of headers are compared as the policy writes them (GHSA-qc2q-p7wx-3px3).
+    HeaderCase,
+    /// A regular expression matches if a part of the value does (#9148).
+    PartialMatch,
+    /// All names of a certificate are looked at, not only those of the first kind that it has (#9111).
+    FallsThrough,
+    /// Rules that are not known are passed over (GHSA-hrxh-6v49-42gf).
+    DropsUnknown,
+    /// A range without a length is too much (#9250).
+    WantsPrefixLength,
+}
+
+/// Every defect: the cases must find each of them.
+pub const DEFECTS: [Defect; 5] =
+    [Defect::HeaderCase, Defect::PartialMatch, Defect::FallsThrough, Defect::DropsUnknown, Defect::WantsPrefixLength];
 
 /// What cases came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,20 +66,25 @@ struct Outcome {
     told: bool,
 }
 
-/// Runs the case of a seed. The same seed is the same case.
+/// Runs the case of a seed. The same seed is the same case. With a defect, the reference has it.
 ///
 /// # Errors
 /// If the engine and the reference do not agree: the filter, the RPC and what each says.
-pub fn run(seed: u64, tally: &mut Tally) -> Result<(), String> {
-    judge(&mut Seeded::new(seed), tally).map_err(|difference| format!("seed {seed}: {difference}"))
+pub fn run(seed: u64, defect: Option<Defect>, tally: &mut Tally) -> Result<(), String> {
+    let judged = judge(&mut Seeded::new(seed), &Naive(defect), tally);
+    judged.map_err(|difference| format!("seed {seed}: {difference}"))
 }
 
-/// Runs one case.
-pub(crate) fn judge(choose: &mut dyn Choose, tally: &mut Tally) -> Result<(), String> {
+/// Runs one case, of which the choices are bytes.
+pub(crate) fn replay(choose: &mut dyn Choose) -> Result<(), String> {
+    judge(choose, &Naive(None), &mut Tally::default())
+}
+
+fn judge(choose: &mut dyn Choose, naive: &Naive, tally: &mut Tally) -> Result<(), String> {
     let mut draw = Draw::new(choose);
     let pb = draw.filter();
     let parsed = Rbac::decode(&pb.encode_to_vec(), context());
-    let expected = naive::check(&pb);
+    let expected = naive.check(&pb);
     let rbac = match (parsed, expected) {
         (Ok(rbac), Ok(())) => rbac,
         (Err(_), Err(_)) => {
@@ -74,7 +99,7 @@ pub(crate) fn judge(choose: &mut dyn Choose, tally: &mut Tally) -> Result<(), St
     for _ in 0..RPCS {
         let rpc = draw.rpc();
         let found = decide(&authorization, &rpc);
-        let expected = naive::decide(&pb, &rpc);
+        let expected = naive.decide(&pb, &rpc);
         if found != expected {
             return Err(format!("{pb:#?}\n{rpc:#?}\nfound: {found:?}\nexpected: {expected:?}"));
         }

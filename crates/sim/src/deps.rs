@@ -364,14 +364,12 @@ impl World {
         Invariant::Work.holds(published.len() < 4, || "so many configurations are published at once".to_owned())?;
         let mut published = published.into_iter().peekable();
         while self.judge_next(published.next())? {
-            // What is in force now may make more complete: then that is in force as well.
-            let mut next = self.reference.clone();
-            let expected = next.evaluate(self.now);
-            let is_due = expected.publish.is_some() && !expected.may_be_left_out;
+            // What is in force now may make more complete: then that is in force as well, or held back.
+            self.expected = self.reference.evaluate(self.now);
+            let is_due = self.expected.publish.is_some() && !self.expected.may_be_left_out;
             if !is_due && published.peek().is_none() {
                 break;
             }
-            (self.reference, self.expected) = (next, expected);
         }
         Ok(())
     }

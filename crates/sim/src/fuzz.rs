@@ -17,7 +17,7 @@ use mainstay_xds::target::Target;
 use mainstay_xds::{Choose, Time};
 use prost::Message;
 
-use crate::authz::{self, Tally};
+use crate::authz;
 use crate::choose::{FromBytes, Recorder};
 use crate::plane::DiscoveryResponse;
 use crate::resources::{Spec, sample};
@@ -95,7 +95,7 @@ fn resource(resource_type: ResourceType, bytes: &[u8]) {
 
 /// A filter and RPCs as the bytes choose, beside the naive reference.
 fn authz(bytes: &[u8]) {
-    if let Err(difference) = authz::judge(&mut FromBytes::new(bytes), &mut Tally::default()) {
+    if let Err(difference) = authz::replay(&mut FromBytes::new(bytes)) {
         panic!("{difference}");
     }
 }

@@ -9,11 +9,13 @@
 pub mod authz;
 mod choose;
 pub mod deps;
+pub mod equivalence;
 mod explore;
 mod fingerprint;
 pub mod fuzz;
 mod gauntlet;
 mod invariant;
+mod meddle;
 mod named;
 mod oracle;
 mod plane;
@@ -36,9 +38,10 @@ pub use choose::{Choices, FromBytes, Narrow, Odometer, Recorder, Replayed, Seede
 pub use explore::{Search, Visited};
 pub use gauntlet::{gauntlet, regressions};
 pub use invariant::{Invariant, Violation};
+pub use meddle::Meddling;
 pub use named::{replay_line, scenario};
-pub use plane::Habits;
-pub use rehearse::{Fate, Rehearsal, Seen, rehearse};
+pub use plane::{DeltaHabits, Habits, Identity, Speech, Versions};
+pub use rehearse::{Call, Cost, Fate, Outage, Rehearsal, Remedy, Request, Setup};
 pub use resources::{Lb, Policy, PrioritySpec, Spec};
 pub use run::{Failure, replay, run};
 pub use scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario, ServerHistory};

@@ -7,10 +7,13 @@ use crate::scenario::Scenario;
 use crate::world::Stats;
 use crate::{policies, small, swarm};
 
-/// The scenario of a name: that of a small world, or `swarm-` or `clients-` and a seed.
+/// The scenario of a name: that of a small world, or `swarm-`, `clients-` or `mixed-` and a seed.
 pub fn scenario(name: &str) -> Option<Scenario> {
     if let Some(seed) = name.strip_prefix(swarm::clients::NAME) {
         return seed.parse().ok().map(swarm::clients::scenario);
+    }
+    if let Some(seed) = name.strip_prefix(swarm::mixed::NAME) {
+        return seed.parse().ok().map(swarm::mixed::scenario);
     }
     match name.strip_prefix("swarm-") {
         Some(seed) => seed.parse().ok().map(swarm::scenario),

@@ -29,6 +29,7 @@ use crate::truth::Truth;
 
 mod attempts;
 pub(crate) mod config;
+mod delta;
 mod lookups;
 pub(crate) mod picture;
 mod record;
@@ -97,10 +98,12 @@ struct Charge {
 }
 
 /// A link to a control plane, as it really is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Seen<'a> {
     /// What the control plane has; `None` if it or the way to it does not work.
     pub(crate) truth: Option<&'a Truth>,
+    /// What it has forgotten that it was asked for.
+    pub(crate) deaf: BTreeSet<ResourceKey>,
 }
 
 /// What the client shows after a step.
@@ -330,9 +333,7 @@ impl Oracle {
             }
             Report::Unreachable(server, _, pause) => self.gave_up(now, server, *pause),
             Report::StreamEnded(server, _, pause) => self.stream_ended(now, server, *pause),
-            // The planes of these worlds are asked for the state of the world only.
-            Report::DeltaRefused(server, _) => Invariant::Attempts
-                .holds(false, || format!("{} is said to refuse what it was never asked for", server.server_uri)),
+            Report::DeltaRefused(server, _) => self.refused(now, server),
             Report::Alive(server) => self.is_alive_again(server),
             Report::Connecting(server) => self.connecting(server),
             Report::Connected(server, _) => self.connected(server),
@@ -391,6 +392,7 @@ impl Oracle {
         self.check_fallback()?;
         self.check_dump(view)?;
         self.check_patience(view)?;
+        self.check_silence(view.now)?;
         self.check_wire(view)?;
         self.check_truth(view)?;
         self.check_states(view)?;
@@ -429,16 +431,19 @@ impl Oracle {
 
     /// What is believed is what the server in charge has, and it is the best server that has anything.
     fn check_truth(&self, view: &View<'_>) -> Result<(), Violation> {
-        for (id, Seen { truth }) in view.quiet {
+        for (id, Seen { truth, deaf }) in view.quiet {
             let (Some(stream), Some(truth)) = (self.streams.get(id), truth) else { continue };
             let uri = self.rules.uri(stream.plane);
-            for (key, entry) in self.entries.iter().filter(|(_, entry)| entry.watched) {
+            for (key, entry) in self.entries.iter().filter(|(key, entry)| entry.watched && !deaf.contains(*key)) {
                 let Some(authority) = self.rules.authority_of(key) else { continue };
                 let told = truth.resources.get(key);
                 let is_usable = told.is_some_and(|told| told.is_valid());
                 let rank = self.rules.servers_of(authority).iter().position(|plane| *plane == stream.plane);
                 let charge = self.charges.get(authority).map(|charge| charge.rank);
-                Invariant::Recovery.holds(!(is_usable && rank < charge && rank.is_some()), || {
+                // Over delta it was told what we have: it shows that it is back by what it was not told of, and may keep
+                // quiet about that if it does not have it. Then there is nothing to do but wait.
+                let owes = stream.claims && stream.owes_any(|key| self.rules.authority_of(key) == Some(authority));
+                Invariant::Recovery.holds(!(is_usable && rank < charge && rank.is_some()) || owes, || {
                     format!("{authority} did not return to {uri}, which works and has {key}")
                 })?;
                 if rank != charge || rank.is_none() {

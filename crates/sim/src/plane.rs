@@ -1,4 +1,4 @@
-//! A control plane that speaks state-of-the-world ADS, without a socket.
+//! A control plane that speaks ADS, without a socket: the state-of-the-world variant here, the other in [`delta`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,6 +11,12 @@ use mainstay_xds::resource::ResourceType;
 use prost::Message;
 
 use crate::truth::{Told, Truth};
+
+mod delta;
+
+pub(crate) use delta::Delta;
+use delta::Process;
+pub use delta::{DeltaHabits, Identity, Speech, Versions};
 
 /// One control plane.
 #[derive(Clone, Debug)]
@@ -28,6 +34,9 @@ pub(crate) struct Plane {
     pub(crate) habits: Habits,
     /// What the client has of ours, as far as we know; see [`Habits::resumes`].
     acked: BTreeMap<ResourceKey, Arc<Told>>,
+    /// Whether it speaks delta now.
+    pub(crate) speech: Speech,
+    process: Process,
 }
 
 /// What servers may do differently.
@@ -47,6 +56,8 @@ pub struct Habits {
     pub one_version: bool,
     /// Numbers responses in a small circle, so that equal states of the world are equal.
     pub short_nonces: bool,
+    /// Over delta.
+    pub delta: DeltaHabits,
 }
 
 /// How the network to a server behaves.
@@ -62,6 +73,8 @@ pub(crate) enum Net {
 /// A stream, as the server sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Session {
+    /// Whether it is of the incremental variant.
+    pub(crate) is_delta: bool,
     asked: BTreeMap<ResourceType, Asked>,
     nonces: u64,
 }
@@ -77,11 +90,15 @@ struct Asked {
     unacked: Vec<Arc<Told>>,
     /// Everything is to be sent again: the client said that it has not what we sent it, or the server feels like it.
     again: bool,
+    /// Names that the server does not look at, although they were asked for. Only over delta.
+    deaf: BTreeSet<Arc<str>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Sent {
     Nothing,
+    /// Nothing, but the client says that it has something: another version, or what is not there any more.
+    Claimed,
     /// That there is none.
     Absence,
     Value(Arc<Told>),
@@ -94,17 +111,32 @@ pub(crate) struct Response {
     pub(crate) version: Arc<str>,
     pub(crate) nonce: String,
     pub(crate) resources: Vec<Arc<Told>>,
+    /// Their own versions, over delta.
+    pub(crate) versions: Vec<Arc<str>>,
     /// Resources for which an error is told, and its code.
     pub(crate) errors: Vec<Arc<str>>,
     pub(crate) code: u8,
     pub(crate) wraps: bool,
     /// The names that the server knew to be asked for.
     pub(crate) asked: Vec<Arc<str>>,
+    /// What is said over delta only; `None` in the other variant.
+    pub(crate) delta: Option<Delta>,
+    /// What is in it and not looked at: over delta, what nobody asks for any more (DX-9).
+    pub(crate) ignored: BTreeSet<ResourceKey>,
 }
 
 // === impl Session ===
 
 impl Session {
+    pub(crate) fn new(is_delta: bool) -> Self {
+        Self { is_delta, ..Self::default() }
+    }
+
+    /// Whether anything was asked for.
+    pub(crate) fn has_asked(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// Whether names of this type were asked for.
     pub(crate) fn is_asked(&self, resource_type: ResourceType) -> bool {
         self.asked.get(&resource_type).is_some_and(|asked| !asked.names.is_empty())
@@ -121,7 +153,30 @@ impl Session {
 impl Plane {
     pub(crate) fn new(truth: Arc<Truth>, habits: Habits) -> Self {
         let nothing = Arc::new(Truth { version: "cold".into(), ..Truth::default() });
-        Self { truth, edition: 0, net: Net::Up, mute: false, cold: false, nothing, habits, acked: BTreeMap::new() }
+        let mut plane = Self {
+            truth,
+            edition: 0,
+            net: Net::Up,
+            mute: false,
+            cold: false,
+            nothing,
+            habits,
+            acked: BTreeMap::new(),
+            speech: habits.delta.speech,
+            process: Process::default(),
+        };
+        plane.stamp();
+        plane
+    }
+
+    /// Has something else to say. While it is down it does not count.
+    pub(crate) fn publish(&mut self, truth: Arc<Truth>) {
+        self.edition += 1;
+        self.truth = truth;
+        if self.net == Net::Refusing || self.cold {
+            self.process = Process::new(self.process.number);
+        }
+        self.stamp();
     }
 
     /// What it serves now.
@@ -133,6 +188,13 @@ impl Plane {
     pub(crate) fn restart(&mut self) {
         self.cold = true;
         self.acked.clear();
+        self.next_process();
+    }
+
+    /// Stops; what comes back is another process.
+    pub(crate) fn stop(&mut self) {
+        self.net = Net::Refusing;
+        self.next_process();
     }
 
     /// Whether it works and can be reached.
@@ -141,12 +203,16 @@ impl Plane {
     }
 
     fn version(&self) -> Arc<str> {
-        if self.habits.one_version { "same".into() } else { self.truth().version.clone() }
+        match self.habits.delta.versions {
+            Versions::Counted => self.count().to_string().into(),
+            Versions::Hashes | Versions::None if self.habits.one_version => "same".into(),
+            Versions::Hashes | Versions::None => self.truth().version.clone(),
+        }
     }
 
     /// What matters of it for the future.
     pub(crate) fn key(&self) -> impl std::hash::Hash {
-        (self.edition, self.net, self.mute, self.cold, self.acked.clone())
+        (self.edition, self.net, self.mute, self.cold, self.acked.clone(), self.speech, self.process.clone())
     }
 
     /// Takes in a request.
@@ -187,6 +253,9 @@ impl Plane {
 
     /// Whether there is something to say about a type.
     pub(crate) fn is_due(&self, session: &Session, resource_type: ResourceType) -> bool {
+        if session.is_delta {
+            return self.is_delta_due(session, resource_type);
+        }
         !self.mute
             && session.asked.get(&resource_type).is_some_and(|asked| {
                 (asked.again && !asked.names.is_empty())
@@ -207,6 +276,9 @@ impl Plane {
 
     /// Says what is due about a type.
     pub(crate) fn respond(&self, session: &mut Session, resource_type: ResourceType) -> Option<Response> {
+        if session.is_delta {
+            return self.respond_delta(session, resource_type);
+        }
         let asked = session.asked.get_mut(&resource_type)?;
         let all = resource_type.full_state() || std::mem::take(&mut asked.again);
         asked.again = false;
@@ -245,10 +317,13 @@ impl Plane {
             version: asked.version.clone(),
             nonce: asked.nonce.clone(),
             resources,
+            versions: Vec::new(),
             errors,
             code: self.habits.tells_errors.unwrap_or_default(),
             wraps: self.habits.wraps,
             asked: asked.names.keys().cloned().collect(),
+            delta: None,
+            ignored: BTreeSet::new(),
         })
     }
 }
@@ -258,6 +333,9 @@ impl Plane {
 impl Response {
     /// Its bytes.
     pub(crate) fn encode(&self) -> Bytes {
+        if let Some(delta) = &self.delta {
+            return self.encode_delta(delta);
+        }
         let type_url = self.resource_type.type_url();
         let wrap = |told: &Arc<Told>| {
             let inner = Any { type_url: type_url.to_owned(), value: told.bytes.to_vec() };
@@ -267,23 +345,37 @@ impl Response {
             let wrapper = Wrapper { resource: Some(inner), name: told.key.name.to_string() };
             Any { type_url: WRAPPER.to_owned(), value: wrapper.encode_to_vec() }
         };
-        let error = |name: &Arc<str>| ResourceError {
-            resource_name: Some(ResourceName { name: name.to_string() }),
-            error_detail: Some(Status { code: self.code.into(), message: "no such resource".to_owned() }),
-        };
         let message = DiscoveryResponse {
             version_info: self.version.to_string(),
             resources: self.resources.iter().map(wrap).collect(),
             type_url: type_url.to_owned(),
             nonce: self.nonce.clone(),
-            resource_errors: self.errors.iter().map(error).collect(),
+            resource_errors: self.errors.iter().map(|name| self.error(name)).collect(),
         };
         message.encode_to_vec().into()
     }
 
+    fn error(&self, name: &Arc<str>) -> ResourceError {
+        ResourceError {
+            resource_name: Some(ResourceName { name: name.to_string() }),
+            error_detail: Some(Status { code: self.code.into(), message: "no such resource".to_owned() }),
+        }
+    }
+
+    /// What it says is gone. Only over delta.
+    pub(crate) fn removed(&self) -> &[Arc<str>] {
+        self.delta.as_ref().map_or(&[], |delta| &delta.removed)
+    }
+
+    /// The version of a resource in it, as a client takes it down.
+    pub(crate) fn version_of(&self, told: &Told) -> &Arc<str> {
+        let index = self.resources.iter().position(|other| other.key == told.key);
+        index.and_then(|index| self.versions.get(index)).unwrap_or(&self.version)
+    }
+
     /// The resources in it that must be rejected.
     pub(crate) fn faulty(&self) -> impl Iterator<Item = &Arc<Told>> {
-        self.resources.iter().filter(|told| !told.is_valid())
+        self.resources.iter().filter(|told| !told.is_valid() && !self.ignored.contains(&told.key))
     }
 }
 

@@ -4,15 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use mainstay_lb::ChannelCore;
-use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, Guards, Node, ServerConfig};
+use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, Guards, Node, ServerConfig, ServerFeatures};
 use mainstay_xds::client::ClientSettings;
 use mainstay_xds::deps::DepsSettings;
 use mainstay_xds::name::ResourceKey;
-use mainstay_xds::resource::ResourceType;
-use mainstay_xds::target::{Target, TargetError};
+use mainstay_xds::target::Target;
 
+use crate::meddle::Meddling;
 use crate::plane::Habits;
 use crate::resources::{Policy, Spec};
 use crate::shell::Handle;
@@ -45,6 +44,8 @@ pub struct Scenario {
     pub drills: bool,
     /// What another client of the process may watch; without any there is no such client.
     pub side: Vec<ResourceKey>,
+    /// The rule that the clients break, to see that it is noticed.
+    pub meddling: Option<Meddling>,
 }
 
 /// One control plane.
@@ -187,55 +188,28 @@ impl Scenario {
             subscribable: Vec::new(),
             drills: false,
             side: Vec::new(),
+            meddling: None,
         }
-    }
-
-    /// A setup of somebody's own, in which every server of the bootstrap serves the same resources.
-    ///
-    /// # Errors
-    /// If the bootstrap has no place for the target.
-    pub fn of_setup(
-        target: &str,
-        bootstrap: Bootstrap,
-        resources: &[(ResourceType, String, Bytes)],
-    ) -> Result<Self, TargetError> {
-        let target = Target::resolve(target, &bootstrap)?;
-        let authorities = bootstrap.authorities.values().flat_map(|authority| &authority.servers);
-        let mut servers: Vec<Arc<ServerConfig>> = Vec::new();
-        for server in bootstrap.servers.iter().chain(authorities) {
-            if !servers.contains(server) {
-                servers.push(server.clone());
-            }
-        }
-        let planes = servers.into_iter().map(|server| PlaneSpec {
-            editions: vec![Arc::new(Truth::foreign("1", resources.iter().cloned(), bootstrap.guards.federation))],
-            server,
-            habits: Habits::default(),
-        });
-        let planes = planes.collect();
-        Ok(Self {
-            name: target.canonical.to_string(),
-            bootstrap: Arc::new(bootstrap),
-            target,
-            planes,
-            client: ClientSettings {
-                reconnect_spread: Duration::ZERO,
-                trust_versions: true,
-                ..ClientSettings::default()
-            },
-            deps: DepsSettings::default(),
-            limits: Limits::default(),
-            grain: Grain::Coarse,
-            calm: 0,
-            subscribable: Vec::new(),
-            drills: false,
-            side: Vec::new(),
-        })
     }
 
     /// Changes what may go wrong.
     pub fn limits(mut self, set: impl FnOnce(&mut Limits)) -> Self {
         set(&mut self.limits);
+        self
+    }
+
+    /// Changes the features of servers, everywhere.
+    pub(crate) fn with_features(mut self, features: impl Fn(&ServerConfig) -> ServerFeatures) -> Self {
+        let config = |server: &Arc<ServerConfig>| {
+            Arc::new(ServerConfig { features: features(server), ..ServerConfig::clone(server) })
+        };
+        let mut bootstrap = Bootstrap::clone(&self.bootstrap);
+        bootstrap.servers = bootstrap.servers.iter().map(config).collect();
+        for authority in bootstrap.authorities.values_mut() {
+            authority.servers = authority.servers.iter().map(config).collect();
+        }
+        self.bootstrap = Arc::new(bootstrap);
+        self.planes.iter_mut().for_each(|plane| plane.server = config(&plane.server));
         self
     }
 
@@ -246,7 +220,16 @@ impl Scenario {
     }
 
     pub(crate) fn core(&self) -> ChannelCore<Handle> {
-        ChannelCore::new(&self.target, self.bootstrap.clone(), self.client.clone(), self.deps.clone())
+        ChannelCore::new(&self.target, self.bootstrap.clone(), self.client_settings(), self.deps.clone())
+    }
+
+    /// The settings of the clients. They are those by which these are judged, but for a planted fault.
+    pub(crate) fn client_settings(&self) -> ClientSettings {
+        let mut settings = self.client.clone();
+        if self.meddling == Some(Meddling::NoTimer) {
+            (settings.resource_timeout, settings.transient_resource_timeout) = (NEVER, NEVER);
+        }
+        settings
     }
 
     /// Whether RPCs may be dropped on purpose.
@@ -275,3 +258,5 @@ impl Scenario {
         self.planes.iter().position(|plane| plane.server.server_uri == server.server_uri)
     }
 }
+
+const NEVER: Duration = Duration::from_secs(100_000);

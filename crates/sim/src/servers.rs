@@ -19,7 +19,7 @@ use mainstay_xds::client::{ClientSettings, CloseCause, Event, Sign, StreamId};
 use mainstay_xds::name::ResourceKey;
 use mainstay_xds::resource::{Listener, ParseContext, Resource, ResourceType, decode};
 use mainstay_xds::serve::{
-    Action, Drain, Generation, ListenerId, Output, ServeSettings, ServerCore, Serving, ServingState,
+    Action, Drain, Generation, ListenerId, NotServing, Output, ServeSettings, ServerCore, Serving, ServingState,
 };
 use mainstay_xds::{Choose, Time};
 use prost::Message;
@@ -49,16 +49,28 @@ pub enum Defect {
     StaysOpen,
     /// Connections are ended, not drained, when their Listener is replaced.
     EndsConnections,
+    /// A TLS handshake fails if its Listener is replaced meanwhile (grpc-java, before #8294).
+    BreaksHandshakes,
+    /// A response that lacks the Listener takes it away at once (grpc-go #5354).
+    LosesListener,
+    /// A first Listener that is invalid is the last one that is looked at (grpc-java #8657).
+    GivesUp,
+    /// A Listener for clients is taken for one that changes nothing (grpc-go #8114).
+    OverlooksKind,
 }
 
 /// Every defect, with what must find it.
-pub const DEFECTS: [(Defect, Invariant); 6] = [
+pub const DEFECTS: [(Defect, Invariant); 10] = [
     (Defect::DrainsOnResend, Invariant::Generations),
     (Defect::ServesBeforeRoutes, Invariant::Generations),
     (Defect::ShortestPrefix, Invariant::Traffic),
     (Defect::FallsBack, Invariant::Security),
     (Defect::StaysOpen, Invariant::Ports),
     (Defect::EndsConnections, Invariant::Traffic),
+    (Defect::BreaksHandshakes, Invariant::Traffic),
+    (Defect::LosesListener, Invariant::Generations),
+    (Defect::GivesUp, Invariant::Generations),
+    (Defect::OverlooksKind, Invariant::Generations),
 ];
 
 /// What a history has seen.
@@ -135,6 +147,8 @@ struct Address {
     /// Since when the newest Listener and its routes are of more than one plane.
     mixed_since: Option<Time>,
     is_shut_down: bool,
+    /// Set by [`Defect::GivesUp`].
+    gave_up: bool,
 }
 
 /// A Listener that is or was in force.
@@ -231,6 +245,7 @@ impl World {
             connections: Vec::new(),
             mixed_since: None,
             is_shut_down: false,
+            gave_up: false,
         };
         self.addresses.insert(id, address);
     }
@@ -364,6 +379,10 @@ impl World {
         self.event(Event::Received(stream, response.encode()));
         if self.defect.is_some() && kind == ResourceType::Listener {
             for (id, before) in before {
+                let is_absent = response.resources.iter().all(|told| told.key.name != self.addresses[&id].name);
+                if self.defect == Some(Defect::LosesListener) && is_absent && before.is_some() {
+                    self.publish(id, None)?;
+                }
                 self.misbehave(id, before.as_ref())?;
             }
         }
@@ -500,17 +519,23 @@ impl World {
     fn shake_hands(&mut self) -> Result<(), Violation> {
         let fails = self.below(3) == 0;
         let falls_back = self.defect == Some(Defect::FallsBack);
+        let breaks = self.defect == Some(Defect::BreaksHandshakes);
         for (id, address) in &mut self.addresses {
             let Some(connection) =
                 address.connections.iter_mut().find(|connection| connection.phase == Phase::Handshake)
             else {
                 continue;
             };
+            let is_replaced = address.published != Some(connection.generation);
             connection.phase = match (fails, falls_back) {
                 (true, true) => Phase::Open,
                 (true, false) => Phase::Closed,
+                (false, _) if breaks && is_replaced => Phase::Closed,
                 (false, _) => Phase::Open,
             };
+            Invariant::Traffic.holds(fails || connection.phase == Phase::Open, || {
+                format!("{}: nothing is wrong with a handshake but that its Listener was replaced (SV-22)", id.0)
+            })?;
             connection.plaintext = fails && falls_back;
             Invariant::Security.holds(!connection.plaintext, || {
                 format!("{}: the handshake of a connection failed, and it goes on in plaintext (TL-1)", id.0)
@@ -570,6 +595,9 @@ impl World {
     }
 
     fn act(&mut self, action: Action) -> Result<(), Violation> {
+        if self.swallows(&action) {
+            return Ok(());
+        }
         match action {
             Action::OpenStream { stream, server, .. } => {
                 let plane = server.server_uri.trim_start_matches("plane").parse::<usize>().expect("one of ours");
@@ -615,6 +643,27 @@ impl World {
         Invariant::Ports.holds(address.asked.is_none(), || "the socket is asked for two things at once".to_owned())?;
         address.asked = Some(listen);
         Ok(())
+    }
+
+    /// Whether a peer would not do this at all.
+    fn swallows(&mut self, action: &Action) -> bool {
+        let defect = self.defect;
+        let id = match action {
+            Action::Tell(id, ServingState::NotServing(why)) if defect == Some(Defect::GivesUp) => {
+                let is_invalid = matches!(&**why, NotServing::Resource(_));
+                if let Some(address) = self.addresses.get_mut(id) {
+                    address.gave_up |= is_invalid && address.generations.is_empty();
+                }
+                return false;
+            }
+            Action::Listen(id) | Action::Publish(id, Some(_)) => {
+                return self.addresses.get(id).is_some_and(|address| address.gave_up);
+            }
+            Action::Publish(id, None) => *id,
+            _ => return false,
+        };
+        let kind = self.newest(id).and_then(|newest| self.listeners.get(&newest)).map(|spec| spec.kind);
+        defect == Some(Defect::OverlooksKind) && kind == Some(Kind::Client)
     }
 
     /// What a peer would have published after a response, in place of what the core wants.

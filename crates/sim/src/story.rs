@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mainstay_lb::{Decision, Rpc};
 use mainstay_xds::resource::ResourceType;
 
 use crate::choose::{Choices, Narrow, Replayed};
@@ -93,8 +94,11 @@ impl Stage {
 
     /// An RPC would be sent now.
     fn is_served(&self) -> Result<(), Violation> {
-        let (fate, why) = self.world.fate();
-        Invariant::Traffic.holds(fate == crate::rehearse::Fate::Sent, || format!("an RPC is not sent: {why}"))
+        self.world.shell.lend();
+        let headers = http::HeaderMap::new();
+        let choose = &mut Narrow { source: Replayed::new(&self.choices), limit: 0 };
+        let decision = self.world.snapshot().decide(Rpc { path: "/", headers: &headers }, choose);
+        Invariant::Traffic.holds(matches!(decision, Decision::Send(_)), || format!("an RPC is not sent: {decision:?}"))
     }
 
     /// The virtual host in force.

@@ -14,7 +14,7 @@ use mainstay_xds::resource::ResourceType;
 use mainstay_xds::target::Target;
 
 use crate::choose::{Recorder, Seeded};
-use crate::plane::Habits;
+use crate::plane::{DeltaHabits, Habits};
 use crate::resources::{Lb, Policy, PrioritySpec, SICK, Spec};
 use crate::run::{self, Failure};
 use crate::scenario::{Grain, Kinds, Limits, PlaneSpec, Scenario};
@@ -22,6 +22,7 @@ use crate::truth::Truth;
 use crate::world::Stats;
 
 pub mod clients;
+pub mod mixed;
 
 /// Runs the world of a seed. The same seed is the same world, event by event.
 ///
@@ -108,6 +109,7 @@ pub fn scenario(seed: u64) -> Scenario {
         subscribable,
         drills: draw.chance(3),
         side,
+        meddling: None,
     }
 }
 
@@ -123,10 +125,14 @@ fn in_bootstrap(bootstrap: &Bootstrap, config: &ServerConfig) -> Arc<ServerConfi
 type Resources = BTreeMap<(ResourceType, String), Spec>;
 
 /// Draws that make a scenario.
-struct Draw(Seeded);
+pub(crate) struct Draw(Seeded);
 
 impl Draw {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Seeded::new(seed))
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         choose_from(&mut self.0, bound)
     }
 
@@ -154,6 +160,7 @@ impl Draw {
             generous: self.chance(6),
             one_version: !resumes && self.chance(6),
             short_nonces: false,
+            delta: DeltaHabits::default(),
         }
     }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mainstay_lb::{CallTracker, ChannelCore, Context, Input, Snapshot};
-use mainstay_xds::client::{self, CloseCause, Report, StreamId};
-use mainstay_xds::deps::DnsName;
+use mainstay_xds::client::{self, CloseCause, StreamId};
+use mainstay_xds::deps::{DnsName, XdsConfig};
 use mainstay_xds::{Choose, Time};
 
 use crate::choose::Narrow;
@@ -72,8 +72,6 @@ pub struct World {
     /// Whether the core was told in this step that something is due.
     awake: bool,
     transcript: Option<Vec<String>>,
-    /// What the client reported, if anybody wants to know.
-    reports: Option<Vec<Report>>,
 }
 
 /// Whose stream it is.
@@ -177,13 +175,6 @@ impl World {
         Self::start(scenario, choose, true)
     }
 
-    /// The same, with the reports of the client kept for [`World::take_reports`].
-    pub(crate) fn observed(scenario: Arc<Scenario>, choose: &mut dyn Choose) -> Result<Self, Violation> {
-        let mut world = Self::start(scenario, choose, false)?;
-        world.reports = Some(Vec::new());
-        Ok(world)
-    }
-
     /// The same without the drills at its end, which take most of a short life and need no choice.
     pub(crate) fn undrilled(scenario: Arc<Scenario>, choose: &mut dyn Choose) -> Result<Self, Violation> {
         let mut world = Self::start(scenario, choose, false)?;
@@ -220,7 +211,6 @@ impl World {
             actions: 0,
             awake: false,
             transcript: transcript.then(Vec::new),
-            reports: None,
             scenario,
         };
         world.settle(choose)?;
@@ -281,6 +271,9 @@ impl World {
                     }
                 }
             }
+            Event::Refuse(id) => {
+                self.lose(choose, *id, CloseCause::Ended { code: 12, message: "unknown method".to_owned() });
+            }
             Event::Deliver(id) => self.deliver(choose, *id),
             Event::DeliverLate(id) => self.deliver_late(choose, *id)?,
             Event::Pong(id) | Event::Answer(id) | Event::Trickle(id) => self.show_life(choose, event, *id),
@@ -313,8 +306,7 @@ impl World {
             Event::Publish(index) => {
                 let plane = &mut self.planes[*index];
                 if let Some(truth) = self.scenario.planes[*index].editions.get(plane.edition + 1) {
-                    plane.edition += 1;
-                    plane.truth = truth.clone();
+                    plane.publish(truth.clone());
                 }
             }
             Event::Repeat(id, kind) => {
@@ -509,6 +501,11 @@ impl World {
         self.open_links(plane).into_iter().find(|(who, _)| *who == Who::Channel)
     }
 
+    /// The configuration in force, if there is one.
+    pub(crate) fn config_in_force(&self) -> Option<Arc<XdsConfig>> {
+        self.core.config()?.ok().cloned()
+    }
+
     /// The virtual host in force.
     pub(crate) fn host_in_force(&self) -> Option<String> {
         Some(self.core.config()?.ok()?.virtual_host.name.clone())
@@ -528,11 +525,6 @@ impl World {
     /// Lets time pass in which nothing happens.
     pub(crate) fn sleep_until(&mut self, age: Duration) {
         self.now = self.now.max(START + age);
-    }
-
-    /// The reports since the last call, if it was asked to keep them.
-    pub(crate) fn take_reports(&mut self) -> Vec<Report> {
-        self.reports.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// What it has seen.

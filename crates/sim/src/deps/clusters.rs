@@ -271,7 +271,7 @@ impl<'a> Clusters<'a> {
     }
 
     /// Endpoints with their collections, and whether one of those is missing for want of a server, which RPCs would
-    /// miss. `None` if nobody has said anything of one.
+    /// miss. `None` if nobody has said anything of one: then nobody stands behind the others yet, whichever they are.
     fn join(
         &self,
         name: &str,
@@ -292,7 +292,7 @@ impl<'a> Clusters<'a> {
                     && !before.collections.contains_key(collection.as_str())
             })
         };
-        let (mut collections, mut troubled) = (BTreeMap::new(), false);
+        let (mut collections, mut behind, mut troubled) = (BTreeMap::new(), BTreeSet::new(), false);
         for collection in collections_of(endpoints) {
             let told = self.reference.told_of(ResourceType::EndpointCollection, &collection)?;
             notes.extend(told.ambient.iter().map(ToString::to_string));
@@ -304,12 +304,13 @@ impl<'a> Clusters<'a> {
                 }
                 State::Failed(error) => notes.push(error.to_string()),
                 State::Value(Resource::EndpointCollection(value), _) => {
-                    sources.extend(self.reference.source_of(ResourceType::EndpointCollection, &collection));
+                    behind.extend(self.reference.source_of(ResourceType::EndpointCollection, &collection));
                     collections.insert(Arc::from(collection.as_str()), value.clone());
                 }
                 State::Value(..) => return None,
             }
         }
+        sources.append(&mut behind);
         Some((ResolvedEndpoints { endpoints: endpoints.clone(), collections, globs: BTreeMap::new() }, troubled))
     }
 

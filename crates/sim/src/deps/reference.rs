@@ -296,8 +296,9 @@ impl Reference {
             self.last_unit = Some(unit);
         }
         let of_unit = |unit: &Option<Unit>| unit.iter().flat_map(|unit| unit.sources.clone()).collect::<Vec<_>>();
-        let clusters = Clusters::with(self, all);
-        let ([newest, in_force], held) = (clusters.sources(), clusters.held_sources());
+        // What goes with the next publication does not hold it back; but it is what it was, should it stay after all.
+        let [newest, in_force] = Clusters::new(self).sources();
+        let held = Clusters::with(self, all).held_sources();
         self.set_servers(NEWEST, of_unit(&self.unit).into_iter().chain(newest));
         self.set_servers(IN_FORCE, of_unit(&self.last_unit).into_iter().chain(in_force));
         self.held_sources = held;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use mainstay_xds::Time;
 use mainstay_xds::bootstrap::ServerConfig;
-use mainstay_xds::client::{Sign, StreamId};
+use mainstay_xds::client::{CloseCause, Protocol, Sign, StreamId};
 use mainstay_xds::name::AuthorityKey;
 use mainstay_xds::resource::ResourceType;
 
+use super::delta::Manners;
 use super::wire::StreamView;
 use super::{Oracle, PROBE_PATIENCE};
 use crate::invariant::{Invariant, Violation};
@@ -33,18 +34,21 @@ pub(super) struct PlaneView {
     /// Types of which something that this server sent is not held any more, so that its version need not be told.
     pub(super) lost_some: BTreeSet<ResourceType>,
     /// A stream that the client ended in this step, until it says why.
-    ended: Option<StreamView>,
+    pub(super) ended: Option<StreamView>,
     /// Authorities that fell back to it in this step.
     pub(super) fallbacks: BTreeSet<AuthorityKey>,
     /// Authorities that lacked something after the last step.
     pub(super) lacked: BTreeSet<AuthorityKey>,
+    /// Which variant it speaks, and who it says that it is.
+    pub(super) manners: Manners,
 }
 
 impl PlaneView {
     /// Nobody needs the server any more: everything about it is forgotten.
     pub(super) fn start_afresh(&mut self) {
         let (attempt, announced, lacked) = (self.attempt, self.announced, std::mem::take(&mut self.lacked));
-        *self = Self { attempt, announced, lacked, ..Self::default() };
+        let manners = self.manners.afresh();
+        *self = Self { attempt, announced, lacked, manners, ..Self::default() };
     }
 }
 
@@ -56,6 +60,7 @@ impl Oracle {
         plane: usize,
         stream: StreamId,
         connect_timeout: Duration,
+        protocol: Protocol,
     ) -> Result<(), Violation> {
         let uri = self.rules.uri(plane).to_owned();
         let view = &mut self.planes[plane];
@@ -70,6 +75,11 @@ impl Oracle {
                 format!("an attempt at {uri} at {now:?}: expected between {earliest:?} and {latest:?}")
             })?;
         }
+        let expected = self.expected_protocol(plane);
+        Invariant::Attempts.holds(protocol == expected, || {
+            format!("{uri} is spoken to in {protocol:?}: expected {expected:?} (DX-1 to DX-3)")
+        })?;
+        let view = &mut self.planes[plane];
         view.attempt = Some(stream);
         let announced = std::mem::take(&mut view.announced);
         Invariant::States.holds(announced, || format!("an attempt at {uri} begins, and nobody is told"))?;
@@ -77,7 +87,7 @@ impl Oracle {
         let known = [settings.connect_timeout, settings.last_connect_timeout];
         Invariant::Attempts
             .holds(known.contains(&connect_timeout), || format!("{uri} may take {connect_timeout:?} to connect"))?;
-        let taken = self.streams.insert(stream, StreamView::new(plane, connect_timeout)).is_some();
+        let taken = self.streams.insert(stream, StreamView::new(plane, connect_timeout, protocol)).is_some();
         Invariant::Attempts.holds(!taken, || format!("stream {} was opened twice", stream.0))
     }
 
@@ -115,9 +125,16 @@ impl Oracle {
     }
 
     /// The world ends an attempt.
-    pub(crate) fn lost(&mut self, now: Time, stream: StreamId) {
+    pub(crate) fn lost(&mut self, now: Time, stream: StreamId, cause: &CloseCause) {
         let Some(stream) = self.streams.remove(&stream) else { return };
-        self.planes[stream.plane].attempt = None;
+        let is_refusal = self.is_refusal(&stream, cause);
+        let view = &mut self.planes[stream.plane];
+        view.attempt = None;
+        view.manners.ended(now);
+        if is_refusal {
+            view.manners.untold = true; // No failure: the next stream follows at once, in the other variant.
+            return;
+        }
         match stream.opened.filter(|_| stream.answered) {
             Some(opened) => self.ended(now, stream.plane, now.since(opened)),
             None => self.failed(now, stream.plane),
@@ -125,13 +142,18 @@ impl Oracle {
     }
 
     /// The client ends an attempt: nobody needs the server, or it is given up.
-    pub(crate) fn close(&mut self, stream: StreamId) -> Result<(), Violation> {
+    pub(crate) fn close(&mut self, now: Time, stream: StreamId) -> Result<(), Violation> {
         let Some(stream) = self.streams.remove(&stream) else {
             return Err(Invariant::Attempts.broken("a stream was closed that was not open"));
         };
         let view = &mut self.planes[stream.plane];
         view.attempt = None;
-        view.ended = Some(stream);
+        view.manners.ended(now);
+        if stream.estranged {
+            self.left(stream.plane);
+        } else {
+            view.ended = Some(stream);
+        }
         Ok(())
     }
 
@@ -270,6 +292,8 @@ impl Oracle {
             let bound = if has_next { settings.connect_timeout } else { settings.last_connect_timeout };
             let view = &mut self.planes[plane];
             let ended = view.ended.take().is_some();
+            Invariant::Attempts
+                .holds(!view.manners.untold, || format!("{uri} does not speak delta, and nobody is told"))?;
             if !in_use {
                 let idle = view.attempt.is_none();
                 Invariant::Attempts.holds(idle, || format!("{uri} is not in use and has a stream"))?;

@@ -38,6 +38,8 @@ pub(crate) struct Held {
     pub(crate) told: Arc<Told>,
     pub(crate) plane: usize,
     pub(crate) version: Arc<str>,
+    /// Over delta: which name its server gave itself then.
+    pub(super) era: Option<u32>,
 }
 
 /// The last word about a resource.
@@ -210,7 +212,7 @@ impl Oracle {
         }
         // What it says about resources instead of sending them stays with the stream.
         for told in response.faulty() {
-            let word = Word::Bad { plane, version: response.version.clone() };
+            let word = Word::Bad { plane, version: response.version_of(told).clone() };
             if stream.lists(&told.key) {
                 stream.words.insert(told.key.clone(), word);
             }
@@ -225,8 +227,10 @@ impl Oracle {
             }
         }
         self.answered(plane);
+        self.heard_from(plane, &response);
         self.take_in(plane, &response);
-        if faulty == 0 {
+        self.take_removals(plane, &response);
+        if faulty == 0 && response.delta.is_none() {
             let view = &mut self.planes[plane];
             view.accepted.insert(kind, response.version.clone());
             view.lost_some.remove(&kind);
@@ -238,6 +242,7 @@ impl Oracle {
     fn take_in(&mut self, plane: usize, response: &Response) {
         self.changed = true;
         let kind = response.resource_type;
+        let era = response.delta.as_ref().map(|_| self.planes[plane].manners.era);
         let keys: Vec<_> = self.entries.keys().filter(|key| key.resource_type == kind).cloned().collect();
         for key in keys {
             if self.in_charge_of(&key) != Some(plane) {
@@ -254,7 +259,8 @@ impl Oracle {
             }
             let Some(entry) = self.entries.get_mut(&key) else { continue };
             if let Some(told) = told {
-                let before = entry.held.replace(Held { told: told.clone(), plane, version: response.version.clone() });
+                let version = response.version_of(told).clone();
+                let before = entry.held.replace(Held { told: told.clone(), plane, version, era });
                 (entry.word, entry.left_out) = (Word::Good, None);
                 if self.deletions.told.contains(&key) {
                     self.deletions.over.insert(key.clone());
@@ -265,6 +271,7 @@ impl Oracle {
             } else if is_named {
                 self.take_effect(&key);
             } else if kind.full_state()
+                && response.delta.is_none()
                 && response.asked.contains(&key.name)
                 && entry.held.is_some()
                 && !remembers_error
@@ -275,10 +282,10 @@ impl Oracle {
     }
 
     /// A server leaves out what it once had, or what another had (P-49).
-    fn deleted(&mut self, plane: usize, key: &ResourceKey) {
+    pub(super) fn deleted(&mut self, plane: usize, key: &ResourceKey) {
         let features = self.rules.servers[plane].features;
         let old_rules = !self.rules.guards.data_error_handling;
-        if old_rules && features.ignore_resource_deletion {
+        if self.ignores_deletions(plane) {
             // A53: not a word to watchers. Whether it was asked for what another had is up to the client (P-50).
             // Nor need it be told what nobody watches at the moment.
             let is_its = |held: &Held| held.plane == plane;
@@ -298,13 +305,18 @@ impl Oracle {
         self.fail(key, Word::Gone { plane }, drops);
     }
 
+    /// Whether what a server takes away stays in use without a word to watchers (A53).
+    pub(super) fn ignores_deletions(&self, plane: usize) -> bool {
+        !self.rules.guards.data_error_handling && self.rules.servers[plane].features.ignore_resource_deletion
+    }
+
     /// What the server in charge said of a resource instead of sending it.
     fn word_of(&self, plane: usize, key: &ResourceKey) -> Option<&Word> {
         self.streams.values().find(|stream| stream.plane == plane)?.words.get(key)
     }
 
     /// Lets take effect what the server in charge has said.
-    fn take_effect(&mut self, key: &ResourceKey) {
+    pub(super) fn take_effect(&mut self, key: &ResourceKey) {
         let Some(plane) = self.in_charge_of(key) else { return };
         let Some(word) = self.word_of(plane, key).cloned() else { return };
         let drops = match word {
@@ -395,6 +407,7 @@ impl Oracle {
                 self.changed = true;
             }
         }
+        self.forget_unsubscribed();
         self.forget_unwatched();
         let rules = &self.rules;
         let entries = &self.entries;
@@ -437,6 +450,16 @@ impl Oracle {
                     }
                 }
             }
+            if is_new && status.state == ResourceState::Requested {
+                for stream in self.streams.values_mut() {
+                    let asked = stream.types.get_mut(&key.resource_type);
+                    if let Some(asked) = asked.filter(|asked| asked.doubtful.contains(&key.name)) {
+                        asked.forget(&key.name);
+                        stream.words.remove(key);
+                        (entry.held, entry.word) = (None, Word::Nothing);
+                    }
+                }
+            }
             // A server that takes over may have been silent about it for long enough already. So may one that was not
             // told yet that nobody watched it for a moment: its silence since it was asked still counts.
             let moved = self.rules.authority_of(key).is_some_and(|authority| self.moved.contains(authority));
@@ -445,7 +468,7 @@ impl Oracle {
                 let plane = self.rules.servers.iter().position(|server| Some(server.server_uri.as_str()) == by);
                 let stream = self.streams.values_mut().find(|stream| Some(stream.plane) == plane);
                 if let (Some(plane), Some(stream)) = (plane, stream)
-                    && let Some(asked) = stream.asked_at(key)
+                    && let Some(asked) = stream.silent_since(key)
                     && view.now.since(asked.at) >= self.rules.patience(plane)
                     && (stream.data > asked.data || stream.pongs > asked.pongs)
                 {

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
+use envoy_types::pb::google::rpc::Status;
 use mainstay_xds::Time;
-use mainstay_xds::client::StreamId;
-use mainstay_xds::name::ResourceKey;
+use mainstay_xds::client::{Protocol, StreamId};
+use mainstay_xds::name::{AuthorityKey, ResourceKey};
 use mainstay_xds::resource::ResourceType;
 
 use super::{Oracle, View, Word};
@@ -18,6 +20,7 @@ use crate::plane::Response;
 #[derive(Clone, Debug)]
 pub(super) struct StreamView {
     pub(super) plane: usize,
+    pub(super) protocol: Protocol,
     pub(super) connect_timeout: Duration,
     pub(super) bound_checked: bool,
     pub(super) opened: Option<Time>,
@@ -39,13 +42,18 @@ pub(super) struct StreamView {
     pub(super) data: u32,
     /// How many of them proved the server to be alive when they came.
     pub(super) proofs: u32,
-    types: BTreeMap<ResourceType, Asked>,
+    pub(super) types: BTreeMap<ResourceType, Asked>,
     /// Responses that came and of which the client has not said yet what it makes of them.
     pub(super) inbox: VecDeque<Arc<Response>>,
     /// What the server said about resources instead of sending them.
     pub(super) words: BTreeMap<ResourceKey, Word>,
     /// The versions that were in use when responses were rejected, by nonce.
     pub(super) in_use_then: BTreeMap<String, Arc<str>>,
+    /// Whether the server was told over delta that we have something, and of which authorities one thing was left out.
+    pub(super) claims: bool,
+    pub(super) unclaimed: BTreeSet<AuthorityKey>,
+    /// It is not the server that claims were made to: the client must leave it.
+    pub(super) estranged: bool,
 }
 
 /// A point in time, and what had been heard until then.
@@ -59,27 +67,45 @@ pub(super) struct Moment {
 
 /// What was asked for of one type.
 #[derive(Clone, Debug, Default)]
-struct Asked {
+pub(super) struct Asked {
     /// The names of the last request; since when the server can know of each.
-    names: BTreeMap<Arc<str>, Option<Moment>>,
+    pub(super) names: BTreeMap<Arc<str>, Option<Moment>>,
     /// Of the last response.
     nonce: String,
     /// As told in the last request.
     version: String,
     /// Responses that have no answer yet.
-    owed: VecDeque<Arc<Response>>,
+    pub(super) owed: VecDeque<Arc<Response>>,
     /// Names that were held when the stream began, and told to be.
-    resumed: BTreeSet<Arc<str>>,
+    pub(super) resumed: BTreeSet<Arc<str>>,
     /// Whether something was asked for once more, which the names do not show.
     repeated: bool,
     /// Names of which something was said on this stream.
-    heard: BTreeSet<Arc<str>>,
+    pub(super) heard: BTreeSet<Arc<str>>,
+    /// Names that were unsubscribed and are wanted: they are about to be subscribed again. Only over delta.
+    pub(super) again: BTreeSet<Arc<str>>,
+    /// When names were first asked for that are asked for again because nothing was said of them.
+    pub(super) earlier: BTreeMap<Arc<str>, Moment>,
+    /// Names of which the client may have forgotten everything when they were not watched for a moment.
+    pub(super) doubtful: BTreeSet<Arc<str>>,
+}
+
+impl Asked {
+    /// A name is not asked for any more.
+    pub(super) fn forget(&mut self, name: &Arc<str>) {
+        self.names.remove(name);
+        self.earlier.remove(name);
+        self.again.remove(name);
+        self.heard.remove(name);
+        self.doubtful.remove(name);
+    }
 }
 
 impl StreamView {
-    pub(super) fn new(plane: usize, connect_timeout: Duration) -> Self {
+    pub(super) fn new(plane: usize, connect_timeout: Duration, protocol: Protocol) -> Self {
         Self {
             plane,
+            protocol,
             connect_timeout,
             bound_checked: false,
             opened: None,
@@ -98,6 +124,9 @@ impl StreamView {
             inbox: VecDeque::new(),
             words: BTreeMap::new(),
             in_use_then: BTreeMap::new(),
+            claims: false,
+            unclaimed: BTreeSet::new(),
+            estranged: false,
         }
     }
 
@@ -121,8 +150,19 @@ impl StreamView {
         *self.types.get(&key.resource_type)?.names.get(&key.name)?
     }
 
+    /// When it was asked for this resource first, and has said nothing of it since.
+    pub(super) fn silent_since(&self, key: &ResourceKey) -> Option<Moment> {
+        let earlier = self.types.get(&key.resource_type)?.earlier.get(&key.name).copied();
+        earlier.or_else(|| self.asked_at(key))
+    }
+
     /// Since when it owes its first answer; `None` if it has answered, or owes none.
     pub(super) fn owed_since(&self) -> Option<Time> {
+        self.first_owed().map(|owed| owed.at)
+    }
+
+    /// The same, with what had been heard until then.
+    pub(super) fn first_owed(&self) -> Option<Moment> {
         if self.answered {
             return None;
         }
@@ -130,10 +170,10 @@ impl StreamView {
         for (kind, asked) in self.types.iter().filter(|(_, asked)| !asked.repeated) {
             for (name, since) in asked.names.iter().filter(|(name, _)| !asked.resumed.contains(*name)) {
                 let key = ResourceKey { resource_type: *kind, name: name.clone() };
-                owed.extend(since.filter(|_| !self.words.contains_key(&key)).map(|since| since.at));
+                owed.extend(since.filter(|_| !self.words.contains_key(&key)));
             }
         }
-        owed.into_iter().min()
+        owed.into_iter().min_by_key(|owed| owed.at)
     }
 
     /// Something was said of a resource, if it is only that it is not valid.
@@ -142,6 +182,7 @@ impl StreamView {
             && asked.names.contains_key(&key.name)
         {
             asked.heard.insert(key.name.clone());
+            asked.earlier.remove(&key.name);
         }
     }
 
@@ -155,6 +196,16 @@ impl StreamView {
         })
     }
 
+    /// Whether something of these names was asked for, and nothing was said of it.
+    pub(super) fn owes_any(&self, is_meant: impl Fn(&ResourceKey) -> bool) -> bool {
+        self.types.iter().any(|(&resource_type, asked)| {
+            let unheard =
+                asked.names.keys().filter(|name| !asked.resumed.contains(*name) && !asked.heard.contains(*name));
+            let mut keys = unheard.map(|name| ResourceKey { resource_type, name: name.clone() });
+            keys.any(|key| is_meant(&key) && !self.words.contains_key(&key))
+        })
+    }
+
     /// Whether all that it was asked for on this stream is held from it already, and nothing is about to be asked.
     pub(super) fn owes_nothing(&self) -> bool {
         let is_resumed = |asked: &Asked| !asked.repeated && asked.names.keys().all(|name| asked.resumed.contains(name));
@@ -163,6 +214,27 @@ impl StreamView {
 }
 
 impl Oracle {
+    /// A request of either variant begins: on an open stream, one at a time, and with the node in the first one only.
+    pub(super) fn begin_request(&mut self, id: StreamId, node: Option<&Node>) -> Result<(), Violation> {
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.opened.is_some()) else {
+            return Err(Invariant::Answers.broken("a request on a stream that is not open"));
+        };
+        let uri = self.rules.uri(stream.plane);
+        Invariant::Answers.holds(stream.sending.is_none(), || {
+            format!("{uri}: a second request although the first one has not left (P-23)")
+        })?;
+        let first_of_all = !std::mem::replace(&mut stream.greeted, true);
+        let id = node.map(|node| node.id.as_str());
+        Invariant::Answers.holds(id == first_of_all.then_some("sim"), || {
+            format!("{uri}: the node is {id:?}, and this is the first request: {first_of_all} (P-16)")
+        })?;
+        let features = node.into_iter().flat_map(|node| &node.client_features);
+        let tells_collections = features.filter(|feature| feature.contains("lb_endpoint_collection")).count() == 1;
+        Invariant::Answers.holds(tells_collections == (first_of_all && self.rules.guards.endpoint_fallback), || {
+            format!("{uri}: collections of endpoints are said to be understood: {tells_collections} (P-67)")
+        })
+    }
+
     /// The client makes a request.
     pub(crate) fn send(&mut self, id: StreamId, request: &DiscoveryRequest) -> Result<(), Violation> {
         let broken = |what: String| Invariant::Answers.broken(what);
@@ -171,23 +243,9 @@ impl Oracle {
         let names: BTreeSet<Arc<str>> = request.resource_names.iter().map(|name| name.as_str().into()).collect();
         let is_distinct = names.len() == request.resource_names.len();
         Invariant::Answers.holds(is_distinct, || format!("{kind}: a name twice in {:?}", request.resource_names))?;
-        let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.opened.is_some()) else {
-            return Err(broken("a request on a stream that is not open".to_owned()));
-        };
+        self.begin_request(id, request.node.as_ref())?;
+        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
         let (plane, uri) = (stream.plane, self.rules.uri(stream.plane));
-        Invariant::Answers.holds(stream.sending.is_none(), || {
-            format!("{uri}: a second request although the first one has not left (P-23)")
-        })?;
-        let first_of_all = !std::mem::replace(&mut stream.greeted, true);
-        let node = request.node.as_ref().map(|node| node.id.as_str());
-        Invariant::Answers.holds(node == first_of_all.then_some("sim"), || {
-            format!("{uri}: the node is {node:?}, and this is the first request: {first_of_all} (P-16)")
-        })?;
-        let features = request.node.iter().flat_map(|node| &node.client_features);
-        let tells_collections = features.filter(|feature| feature.contains("lb_endpoint_collection")).count() == 1;
-        Invariant::Answers.holds(tells_collections == (first_of_all && self.rules.guards.endpoint_fallback), || {
-            format!("{uri}: collections of endpoints are said to be understood: {tells_collections} (P-67)")
-        })?;
         let first = !stream.types.contains_key(&kind);
         let asked = stream.types.entry(kind).or_default();
         Invariant::Answers
@@ -202,18 +260,11 @@ impl Oracle {
         let is_idle = !first && answered.is_none() && same_names && request.version_info == asked.version;
         Invariant::Answers.holds(!is_idle, || format!("{uri}: a request of {kind} that says nothing new (P-28)"))?;
         let answer = answered.clone();
-        let faulty: Vec<_> = answer.iter().flat_map(|response| response.faulty()).collect();
-        let error = request.error_detail.as_ref().map(|error| error.message.as_str());
-        Invariant::Answers.holds(error.is_some() != faulty.is_empty(), || {
-            format!("{uri}: {kind} is rejected with {error:?}, and has {} faults (P-38, P-39)", faulty.len())
-        })?;
-        let unnamed = faulty.iter().find(|told| !error.unwrap_or_default().contains(&*told.key.name));
-        let says_that_more_is_wrong = error.is_some_and(|text| text.ends_with("...") || text.contains(" more faulty"));
-        Invariant::Answers.holds(unnamed.is_none() || says_that_more_is_wrong, || {
-            format!("{uri}: the NACK of {kind} does not name {:?}", unnamed.map(|told| &told.key.name))
-        })?;
-        let length = error.map_or(0, str::len);
-        Invariant::Answers.holds(length < 17 << 10, || format!("{uri}: a NACK of {length} bytes"))?;
+        match &answer {
+            Some(answer) => check_nack(uri, answer, request.error_detail.as_ref())?,
+            None => Invariant::Answers
+                .holds(request.error_detail.is_none(), || format!("{uri}: {kind} is rejected, and nothing came"))?,
+        }
         if first && !request.version_info.is_empty() {
             asked.resumed.clone_from(&names);
         }
@@ -281,8 +332,11 @@ impl Oracle {
             let key = ResourceKey { resource_type: kind, name: name.clone() };
             self.in_charge_of(&key) == Some(plane)
         };
-        let is_current =
-            first && foreign.is_none() && names.iter().all(leads) && !self.planes[plane].lost_some.contains(&kind);
+        let is_current = self.rules.settings.trust_versions
+            && first
+            && foreign.is_none()
+            && names.iter().all(leads)
+            && !self.planes[plane].lost_some.contains(&kind);
         Invariant::Versions
             .holds(!(version.is_empty() && is_current && accepted.is_some() && !names.is_empty()), || {
                 format!("{uri} is not told that we have its version {accepted:?} of {kind} (P-32)")
@@ -335,8 +389,14 @@ impl Oracle {
 
     /// A response reaches the client, on a stream that it has open.
     pub(crate) fn delivered(&mut self, id: StreamId, response: &Arc<Response>) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let is_estranged = self.is_estranged(id, response);
+        let response = &self.as_read(response);
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.estranged) else { return };
         let Some(asked) = stream.types.get_mut(&response.resource_type) else { return };
+        stream.estranged = is_estranged;
+        if is_estranged {
+            return; // It counts for nothing but that.
+        }
         stream.answered = true;
         (stream.data, stream.proofs) = (stream.data + 1, stream.proofs + 1);
         asked.nonce.clone_from(&response.nonce);
@@ -363,7 +423,9 @@ impl Oracle {
                 Invariant::Answers.holds(owed.is_none(), || {
                     format!("{uri}: response {:?} of {kind} was never answered (P-35)", owed.map(|owed| &owed.nonce))
                 })?;
-                let names: BTreeSet<_> = asked.into_iter().flat_map(|asked| asked.names.keys()).collect();
+                let names =
+                    asked.into_iter().flat_map(|asked| asked.names.keys().filter(|n| !asked.again.contains(*n)));
+                let names: BTreeSet<_> = names.collect();
                 let wanted = wanted.remove(&kind).unwrap_or_default();
                 Invariant::Names.holds(names == wanted, || {
                     format!("{uri} was asked for {kind} {names:?}, and {wanted:?} are watched")
@@ -376,4 +438,21 @@ impl Oracle {
         }
         Ok(())
     }
+}
+
+/// A response is rejected if something in it is wrong, and the text says what (P-38, P-39).
+pub(super) fn check_nack(uri: &str, answered: &Response, error: Option<&Status>) -> Result<(), Violation> {
+    let kind = answered.resource_type;
+    let faulty: Vec<_> = answered.faulty().collect();
+    let error = error.map(|error| error.message.as_str());
+    Invariant::Answers.holds(error.is_some() != faulty.is_empty(), || {
+        format!("{uri}: {kind} is rejected with {error:?}, and has {} faults (P-38, P-39)", faulty.len())
+    })?;
+    let unnamed = faulty.iter().find(|told| !error.unwrap_or_default().contains(&*told.key.name));
+    let says_that_more_is_wrong = error.is_some_and(|text| text.ends_with("...") || text.contains(" more faulty"));
+    Invariant::Answers.holds(unnamed.is_none() || says_that_more_is_wrong, || {
+        format!("{uri}: the NACK of {kind} does not name {:?}", unnamed.map(|told| &told.key.name))
+    })?;
+    let length = error.map_or(0, str::len);
+    Invariant::Answers.holds(length < 17 << 10, || format!("{uri}: a NACK of {length} bytes"))
 }

@@ -65,6 +65,10 @@ impl World {
         let dump = self.core.client().dump();
         let Some(address) = self.addresses.get(&id) else { return Ok(()) };
         let Some(serving) = serving else {
+            let held = self.held(&dump, address).newest.filter(|newest| newest.is_usable());
+            Invariant::Generations.holds(held.is_none(), || {
+                format!("{}: nothing is served any more, and the client has {held:?} (S-6)", id.0)
+            })?;
             self.note(|| format!("  > {}: publish nothing", id.0));
             if let Some(address) = self.addresses.get_mut(&id) {
                 address.published = None;

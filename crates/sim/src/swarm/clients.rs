@@ -113,6 +113,7 @@ pub fn scenario(seed: u64) -> Scenario {
         subscribable: Vec::new(),
         drills: false,
         side,
+        meddling: None,
     }
 }
 

@@ -98,7 +98,8 @@ impl World {
         let links = self.links.iter().filter(|((owner, _), link)| *owner == who && is_quiet(link));
         let seen = |link: &Link| {
             let plane = &self.planes[link.plane];
-            Seen { truth: (plane.is_fine() && !link.dead).then_some(&**plane.truth()) }
+            let answers = plane.is_fine() && !link.dead && (plane.speaks_delta() || !link.session.is_delta);
+            Seen { truth: answers.then_some(&**plane.truth()), deaf: link.session.deaf().collect() }
         };
         links.map(|((_, id), link)| (*id, seen(link))).collect()
     }

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use mainstay_lb::Context;
 use mainstay_xds::Choose;
+use mainstay_xds::bootstrap::DeltaMode;
 
-use super::{Event, Stats, World};
+use super::{Event, Stats, Who, World};
 use crate::choose::{Choices, Narrow, Replayed};
 use crate::invariant::{Invariant, Violation};
-use crate::scenario::Grain;
+use crate::plane::Speech;
+use crate::scenario::{Grain, PlaneSpec};
 
 impl World {
     /// Heals everything and lets things happen without faults: all must come to be as the first servers say.
@@ -18,13 +20,16 @@ impl World {
     pub fn converge(&mut self, choose: &mut dyn Choose) -> Result<(), Violation> {
         self.note(|_| "everything works again".to_owned());
         (0..self.planes.len()).for_each(|index| self.heal(index));
+        self.planes.iter_mut().for_each(|plane| plane.speech = Speech::Delta);
         self.shell.down.clear();
         self.end_rpcs();
         (self.faults_left, self.delays_left, self.backend_faults_left) = (0, 0, 0);
-        let end = self.now + CONVERGENCE;
+        let uses_delta = |plane: &PlaneSpec| plane.server.features.delta != DeltaMode::Off;
+        let is_slow = self.scenario.planes.iter().any(uses_delta);
+        let end = self.now + if is_slow { DELTA_CONVERGENCE } else { CONVERGENCE };
         for _ in 0..MAX_CONVERGENCE_STEPS {
             let Some(event) = self.pending().into_iter().next() else {
-                if !self.is_drilled && self.clone().check_converged().is_ok() {
+                if !self.is_drilled && self.are_links_quiet() && self.clone().check_converged().is_ok() {
                     return Ok(()); // Who tries very many worlds does not watch each of them being well.
                 }
                 match self.next_deadline() {
@@ -46,11 +51,16 @@ impl World {
         self.shell.troubled.clear();
         self.shell.failing.clear();
         self.check_traffic(&mut Narrow { source: Replayed::new(&Choices::default()), limit: 0 }, Grain::Coarse)?;
-        let links = self.links.len();
-        let quiet = self.quiet_links(super::Who::Channel).len() + self.quiet_links(super::Who::Side).len();
-        Invariant::Convergence.holds(links == quiet, || {
-            format!("of {links} streams {quiet} are open and quiet, although everything works")
+        Invariant::Convergence.holds(self.are_links_quiet(), || {
+            format!("not all of {} streams are open and quiet, although everything works", self.links.len())
         })?;
+        for link in self.links.values() {
+            let truth = self.planes[link.plane].truth();
+            let unheard = link.session.deaf().find(|key| truth.resources.contains_key(key));
+            Invariant::Convergence.holds(unheard.is_none(), || {
+                format!("{unheard:?} is there, and a server that had forgotten who asked was not asked again (DX-15)")
+            })?;
+        }
         if let Some(oracle) = &self.oracle {
             oracle.0.check_at_rest(&self.core.client().dump())?;
         }
@@ -58,6 +68,12 @@ impl World {
             side.oracle.check_at_rest(&side.client.dump())?;
         }
         Ok(())
+    }
+
+    /// Whether every stream is open, and nothing is on its way or owed on any.
+    fn are_links_quiet(&self) -> bool {
+        let quiet = [Who::Channel, Who::Side].map(|who| self.quiet_links(who).len());
+        self.links.len() == quiet.iter().sum::<usize>()
     }
 
     /// Ends the channel: nothing may be left.
@@ -102,6 +118,10 @@ impl World {
 /// How long everything may take to be well again: the longest pause between attempts, the longest bound on
 /// connecting, the resource timer and the switch bound, with room to spare.
 const CONVERGENCE: Duration = Duration::from_secs(240);
+
+/// The same with servers that forget who asked them for what they did not have: these are asked again every ten minutes
+/// at least (DX-15).
+const DELTA_CONVERGENCE: Duration = Duration::from_secs(240 + 720);
 
 /// How many events that may take.
 const MAX_CONVERGENCE_STEPS: usize = 20_000;

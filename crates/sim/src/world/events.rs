@@ -9,7 +9,7 @@ use mainstay_xds::deps::DnsName;
 use mainstay_xds::resource::ResourceType;
 
 use super::{Link, LinkId, World};
-use crate::plane::Net;
+use crate::plane::{Net, Speech};
 use crate::scenario::Grain;
 
 /// Something that can happen.
@@ -24,6 +24,8 @@ pub enum Event {
     Arrive(LinkId),
     /// The control plane says what is due about a type.
     Serve(LinkId, ResourceType),
+    /// The control plane ends a stream of the incremental variant, which it does not know.
+    Refuse(LinkId),
     /// A response reaches the client.
     Deliver(LinkId),
     /// A response of a stream that the client has closed reaches it.
@@ -143,6 +145,9 @@ impl World {
             if link.connecting.is_some() {
                 events.push(Event::Connect(*id));
                 continue;
+            }
+            if link.session.is_delta && link.session.has_asked() && plane.speech == Speech::Refuses && !plane.mute {
+                events.push(Event::Refuse(*id));
             }
             if !link.to_client.is_empty() {
                 events.push(Event::Deliver(*id));

@@ -18,7 +18,7 @@ impl World {
         self.stats.faults += 1;
         match event {
             Event::Kill(index) => {
-                self.planes[*index].net = Net::Refusing;
+                self.planes[*index].stop();
                 self.reset_links(choose, *index);
             }
             Event::Restart(index) => {

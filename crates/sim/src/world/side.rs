@@ -29,7 +29,7 @@ pub(super) struct Side {
 impl Side {
     pub(super) fn new(scenario: &Scenario, rules: &Arc<Rules>) -> Self {
         Self {
-            client: XdsClient::new(scenario.bootstrap.clone(), scenario.client.clone()),
+            client: XdsClient::new(scenario.bootstrap.clone(), scenario.client_settings()),
             watches: BTreeMap::new(),
             watchers: Watchers::default(),
             oracle: Oracle::new(rules.clone()),
@@ -102,8 +102,8 @@ impl World {
             };
             self.actions += 1;
             match action {
-                Action::Open { stream, server, connect_timeout, .. } => {
-                    self.open_stream(Who::Side, stream, &server, connect_timeout)?;
+                Action::Open { stream, server, connect_timeout, protocol } => {
+                    self.open_stream(Who::Side, stream, &server, connect_timeout, protocol)?;
                 }
                 Action::Send(stream, bytes) => self.send(Who::Side, stream, bytes)?,
                 Action::Probe { stream, call } => self.probe(Who::Side, stream, call)?,

@@ -1,6 +1,6 @@
 //! What happens to the streams between the clients and the control planes.
 
-use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
+use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use mainstay_xds::Choose;
 use mainstay_xds::client::{self, CloseCause, Sign};
 use prost::Message;
@@ -41,7 +41,7 @@ impl World {
         self.links.remove(&id);
         let now = self.now;
         if let Some(oracle) = self.oracle_of(id.0) {
-            oracle.lost(now, id.1);
+            oracle.lost(now, id.1, &cause);
         }
         self.xds(choose, id.0, client::Event::Closed(id.1, cause));
     }
@@ -60,9 +60,14 @@ impl World {
 
     pub(super) fn arrive(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
-        let request = link.to_plane.pop_front().and_then(|bytes| DiscoveryRequest::decode(bytes).ok());
-        if let Some(request) = request {
-            self.planes[link.plane].take(&mut link.session, &request);
+        let Some(bytes) = link.to_plane.pop_front() else { return };
+        let plane = &mut self.planes[link.plane];
+        if link.session.is_delta {
+            if let Ok(request) = DeltaDiscoveryRequest::decode(bytes) {
+                plane.take_delta(&mut link.session, &request);
+            }
+        } else if let Ok(request) = DiscoveryRequest::decode(bytes) {
+            plane.take(&mut link.session, &request);
         }
     }
 
@@ -77,7 +82,11 @@ impl World {
         if let (Who::Side, Some(side)) = (id.0, &mut self.side) {
             side.watchers.responded();
         }
-        self.xds(choose, id.0, client::Event::Received(id.1, response.encode()));
+        let message = match self.scenario.meddling {
+            Some(meddling) => meddling.hear(&response).encode(),
+            None => response.encode(),
+        };
+        self.xds(choose, id.0, client::Event::Received(id.1, message));
     }
 
     /// A sign of life arrives. One that was not asked for is told when it is.

@@ -1,8 +1,9 @@
 //! What happens, in plain words, for transcripts.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
+use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use mainstay_lb::ChannelCore;
 use mainstay_xds::resource::ResourceType;
 
@@ -20,6 +21,7 @@ impl World {
             Event::Sent(id) => format!("{}: the transport takes a request", of(id)),
             Event::Arrive(id) => format!("{}: a request arrives", of(id)),
             Event::Serve(id, kind) => format!("{}: sends {kind}", of(id)),
+            Event::Refuse(id) => format!("{}: does not know delta", of(id)),
             Event::Deliver(id) => format!("{}: a response arrives", of(id)),
             Event::DeliverLate(id) => format!("{}: a response arrives on a closed stream", of(id)),
             Event::Pong(id) => format!("{}: answers a PING", of(id)),
@@ -76,6 +78,19 @@ pub(crate) fn request(request: &DiscoveryRequest) -> String {
     format!("{kind} {answer} version {:?} names {:?}", request.version_info, request.resource_names)
 }
 
+pub(crate) fn delta_request(request: &DeltaDiscoveryRequest) -> String {
+    let kind = ResourceType::from_type_url(&request.type_url);
+    let kind = kind.map_or_else(|| request.type_url.clone(), |kind| kind.to_string());
+    let answer = match (&request.error_detail, request.response_nonce.as_str()) {
+        (Some(error), nonce) => format!("NACK {nonce} ({})", error.message),
+        (None, "") => "change".to_owned(),
+        (None, nonce) => format!("ACK {nonce}"),
+    };
+    let (subscribe, unsubscribe) = (&request.resource_names_subscribe, &request.resource_names_unsubscribe);
+    let claims: BTreeMap<_, _> = request.initial_resource_versions.iter().collect();
+    format!("delta {kind} {answer} +{subscribe:?} -{unsubscribe:?} has {claims:?}")
+}
+
 pub(crate) fn config(core: &ChannelCore<Handle>) -> String {
     match core.config() {
         None => "no configuration yet".to_owned(),
@@ -101,6 +116,12 @@ impl fmt::Display for Response {
         }
         for name in &self.errors {
             write!(f, " {name} (error {})", self.code)?;
+        }
+        for name in self.removed() {
+            write!(f, " -{name}")?;
+        }
+        if let Some(delta) = &self.delta {
+            write!(f, " of {:?} {:?}", delta.identifier, self.versions)?;
         }
         Ok(())
     }

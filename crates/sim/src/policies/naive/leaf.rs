@@ -545,7 +545,9 @@ impl Detector {
         let (now, config) = (env.now, self.config.clone());
         let total = self.health.endpoints.len();
         let mut judged: Vec<(&mut Tracked, u64, u64)> = Vec::new();
-        for tracked in self.health.endpoints.values_mut() {
+        let mut sets = Vec::new();
+        for ((_, addresses), tracked) in &mut self.health.endpoints {
+            sets.push(addresses.clone());
             let (good, bad) = env.books.ended.remove(&tracked.number).unwrap_or_default();
             judged.push((tracked, good, bad));
         }
@@ -591,7 +593,7 @@ impl Detector {
             }
         }
         let (mut returned, mut ejected) = (Vec::new(), Vec::new());
-        for ((tracked, ..), before) in judged.into_iter().zip(before) {
+        for (((tracked, ..), before), addresses) in judged.into_iter().zip(before).zip(sets) {
             match tracked.ejected_at {
                 None => tracked.multiplier = tracked.multiplier.saturating_sub(1),
                 Some(at) => {
@@ -604,6 +606,7 @@ impl Detector {
             }
             let after = tracked.ejected_at.is_some();
             if after != before {
+                env.seen.push(Observation::Ejection { cluster: cluster.clone(), addresses, ejected: after });
                 let list = if after { &mut ejected } else { &mut returned };
                 list.extend(tracked.users.iter().map(|who| (*who, after)));
             }
