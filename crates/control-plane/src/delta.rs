@@ -17,7 +17,8 @@ use prost::Message;
 use crate::encoding::Encoded;
 use crate::glob::Glob;
 use crate::protocol::{
-    MAX_TYPES, Protocol, ProtocolError, ROUTING, RequestKind, Response, Said, WILDCARD, error, identity,
+    MAX_NAMES, MAX_TYPES, Protocol, ProtocolError, ROUTING, RequestKind, Response, Said, WILDCARD, check_names, error,
+    identity, unknown,
 };
 use crate::snapshot::Body;
 use crate::type_url::TypeUrl;
@@ -35,7 +36,8 @@ pub(crate) struct Delta {
     node_id: Option<String>,
     tells_absence: bool,
     view: Option<Arc<View>>,
-    subscriptions: BTreeMap<TypeUrl, Subscription>,
+    /// Boxed: a map has room for eleven of them, and most clients have four.
+    subscriptions: BTreeMap<TypeUrl, Box<Subscription>>,
     /// Names that were found to be absent, for whoever writes the log.
     absent: Vec<(TypeUrl, String)>,
 }
@@ -66,6 +68,7 @@ impl Protocol for Delta {
         if is_first && self.subscriptions.len() >= MAX_TYPES {
             return Err(ProtocolError::TooManyTypes);
         }
+        check_names(&type_url, &request.resource_names_subscribe)?;
         let subscription = self.subscriptions.entry(type_url.clone()).or_default();
         let kind = subscription.answered(request);
         // What a request changes counts even if it answers an outdated response (P-77).
@@ -78,6 +81,9 @@ impl Protocol for Delta {
         }
         request.resource_names_unsubscribe.iter().for_each(|name| subscription.unsubscribe(name));
         request.resource_names_subscribe.iter().for_each(|name| subscription.subscribe(name));
+        if subscription.names.len() + subscription.globs.len() > MAX_NAMES {
+            return Err(ProtocolError::TooManyNames(type_url));
+        }
         Ok(kind)
     }
 
@@ -110,6 +116,10 @@ impl Protocol for Delta {
 
     fn poll_response(&mut self, mut may_send: impl FnMut(&TypeUrl) -> bool) -> Option<Response> {
         let view = self.view.clone()?;
+        // Who has nothing at all may have just begun: it knows of no absence yet (D-36).
+        if self.responses == 0 && view.is_empty() {
+            return None;
+        }
         self.let_go_of_replaced();
         let mut types: Vec<TypeUrl> = self
             .subscriptions
@@ -125,14 +135,14 @@ impl Protocol for Delta {
                 let content = view.get(type_url).unwrap_or(&nothing);
                 let must_wait = self.must_wait(type_url);
                 let subscription = self.subscriptions.get_mut(type_url)?;
-                let absent = subscription.sort_out(content, self.tells_absence);
+                let absent = subscription.sort_out(content, self.tells_absence, view.is_partial());
                 self.absent.extend(absent.into_iter().map(|name| (type_url.clone(), name)));
                 if !subscription.has_news(removals) || must_wait || !may_send(type_url) {
                     continue;
                 }
                 self.responses += 1;
                 let nonce = format!("{}{}", self.nonce_prefix, self.responses);
-                return Some(subscription.respond(type_url, content, removals, nonce));
+                return Some(subscription.respond(type_url, content, removals, view.is_partial(), nonce));
             }
         }
         None
@@ -163,6 +173,11 @@ impl Protocol for Delta {
     fn node_id(&self) -> Option<&str> {
         self.node_id.as_deref()
     }
+
+    /// A name can always be said to be unknown.
+    fn unanswerable_listener(&self) -> Option<&str> {
+        None
+    }
 }
 
 impl Delta {
@@ -178,13 +193,14 @@ impl Delta {
     /// Who names clusters says itself when it needs one no more. Who takes every cluster is done with the old ones when
     /// it has accepted the new routes.
     fn let_go_of_replaced(&mut self) {
-        let is_settled = |type_url| self.subscriptions.get(type_url).is_none_or(Subscription::is_settled);
+        let is_settled =
+            |type_url| self.subscriptions.get(type_url).is_none_or(|subscription| subscription.is_settled());
         if !ROUTING.iter().all(is_settled) {
             return;
         }
         let takes_all = self.subscriptions.get(&TypeUrl::CLUSTER).is_some_and(|clusters| clusters.all);
         if takes_all {
-            self.subscriptions.values_mut().for_each(Subscription::let_go);
+            self.subscriptions.values_mut().for_each(|subscription| subscription.let_go());
         }
     }
 
@@ -197,7 +213,8 @@ impl Delta {
     }
 
     fn routes_wait(&self) -> bool {
-        let may_have_news = |type_url| self.subscriptions.get(type_url).is_some_and(Subscription::may_have_news);
+        let may_have_news =
+            |type_url| self.subscriptions.get(type_url).is_some_and(|subscription| subscription.may_have_news());
         ROUTING.iter().any(|type_url| self.must_wait(type_url) && may_have_news(type_url))
     }
 }
@@ -355,8 +372,12 @@ impl Subscription {
     }
 
     /// Looks at what may be news and sorts it. Answers with the names that are found to be absent.
-    fn sort_out(&mut self, content: &TypeView, tells_absence: bool) -> Vec<String> {
+    fn sort_out(&mut self, content: &TypeView, tells_absence: bool, is_partial: bool) -> Vec<String> {
         let mut absent = Vec::new();
+        if is_partial {
+            // What it has from somebody else is not gone because it is not here.
+            self.known.retain(|name, known| *known != Known::Foreign || content.resources.contains_key(name));
+        }
         let names: Vec<String> = match std::mem::take(&mut self.look) {
             Look::At(names) => names.into_iter().collect(),
             Look::Everywhere => {
@@ -416,7 +437,14 @@ impl Subscription {
     }
 
     /// A response with what is news, or with what is gone; cut off where it is long enough.
-    fn respond(&mut self, type_url: &TypeUrl, content: &TypeView, removals: bool, nonce: String) -> Response {
+    fn respond(
+        &mut self,
+        type_url: &TypeUrl,
+        content: &TypeView,
+        removals: bool,
+        is_partial: bool,
+        nonce: String,
+    ) -> Response {
         let mut parts = Vec::new();
         if removals {
             let gone: Vec<String> = self.gone.iter().filter(|name| !self.held.contains(*name)).cloned().collect();
@@ -439,10 +467,13 @@ impl Subscription {
                 parts.push((name, entry));
             }
         }
-        let (body, is_encoding) = content.encodings.body(identify(&parts), || encode(type_url, content, &parts));
+        // Who never had it cannot know that it is gone.
+        let is_unknown = is_partial && !removals;
+        let (body, is_encoding) =
+            content.encodings.body(identify(&parts, is_unknown), || encode(type_url, content, &parts, is_unknown));
         self.unanswered.push_back(nonce.clone());
         let version = content.version.clone();
-        let (here, gone): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(_, entry)| entry.is_some());
+        let (here, gone): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(_, entry)| entry.is_some() || is_unknown);
         let names = |parts: Vec<(String, _)>| parts.into_iter().map(|(name, _)| name).collect();
         let (names, removed) = (names(here), names(gone));
         Response { type_url: type_url.clone(), names, removed, version, message: Encoded { body, nonce }, is_encoding }
@@ -450,17 +481,17 @@ impl Subscription {
 }
 
 /// What two responses have in common whose bodies are the same bytes, if they are made from one view.
-fn identify(parts: &[(String, Option<&Entry>)]) -> Version {
+fn identify(parts: &[(String, Option<&Entry>)], is_unknown: bool) -> Version {
     let mut hash = Hash::new();
-    hash.part(b"delta");
+    hash.part(if is_unknown { b"unknown" } else { b"delta" });
     for (name, entry) in parts {
         hash.part(name.as_bytes()).part(&entry.map(|entry| entry.version.to_bytes()).unwrap_or_default());
     }
     hash.finish()
 }
 
-/// A response without its nonce.
-fn encode(type_url: &TypeUrl, content: &TypeView, parts: &[(String, Option<&Entry>)]) -> Bytes {
+/// A response without its nonce. What is not there is gone, or unknown.
+fn encode(type_url: &TypeUrl, content: &TypeView, parts: &[(String, Option<&Entry>)], is_unknown: bool) -> Bytes {
     let mut message = DeltaDiscoveryResponse {
         system_version_info: content.version.clone(),
         type_url: type_url.as_str().to_owned(),
@@ -468,16 +499,17 @@ fn encode(type_url: &TypeUrl, content: &TypeView, parts: &[(String, Option<&Entr
         ..DeltaDiscoveryResponse::default()
     };
     for (name, entry) in parts {
-        match entry.map(|entry| (&entry.body, entry.version)) {
-            Some((Body::Message(any), version)) => message.resources.push(Resource {
+        match entry.map(|entry| (&entry.body, entry)) {
+            Some((Body::Message(any), entry)) => message.resources.push(Resource {
                 name: name.clone(),
-                version: version.to_string(),
+                version: entry.told_version(),
                 resource: Some(any.clone()),
                 ..Resource::default()
             }),
             Some((Body::Error { code, message: text }, _)) => {
                 message.resource_errors.push(error(name, *code, text.clone()));
             }
+            None if is_unknown => message.resource_errors.push(unknown(name)),
             None => message.removed_resources.push(name.clone()),
         }
     }

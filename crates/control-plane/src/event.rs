@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
 use tokio::sync::mpsc;
@@ -55,6 +56,25 @@ pub enum Event {
         /// Whether it is of the incremental variant.
         delta: bool,
     },
+    /// An ADS stream was not let in, and told when to come back.
+    StreamRefused {
+        /// The connection on which it was asked for.
+        connection: ConnectionId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// A client asked for more than anybody needs; its stream ends.
+    AskedTooMuch {
+        /// Which one.
+        stream: StreamId,
+        /// What it asked for.
+        what: String,
+    },
+    /// A client has not read what it was sent for too long; its connection is cut.
+    SlowReader {
+        /// Which one.
+        stream: StreamId,
+    },
     /// A request was read.
     Request(SeenRequest),
     /// A response was handed to the transport.
@@ -80,6 +100,17 @@ impl Event {
     pub fn as_response(&self) -> Option<&SentResponse> {
         if let Self::ResponseSent(response) = self { Some(response) } else { None }
     }
+}
+
+/// Why a stream was not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Too many came at once.
+    Busy,
+    /// The server is about to stop.
+    Draining,
+    /// [`Server::refuse_streams`](crate::Server::refuse_streams).
+    Closed,
 }
 
 /// A request as it was read from the wire.
@@ -186,6 +217,50 @@ pub struct Stats {
     pub responses: u64,
     /// Responses that were encoded; the others shared the bytes of an earlier one with the same content.
     pub encodings: u64,
+    /// Bytes of responses, without those of HTTP/2.
+    pub response_bytes: u64,
+    /// Streams that were not let in because too many came at once.
+    pub refused_busy: u64,
+    /// Those that were not because the server was about to stop.
+    pub refused_draining: u64,
+    /// Those that were not for [`Server::refuse_streams`](crate::Server::refuse_streams).
+    pub refused_closed: u64,
+    /// Streams that ended because their client asked for too much.
+    pub asked_too_much: u64,
+    /// Connections that were cut because their client did not read.
+    pub slow_readers: u64,
+    /// Responses and rejections by type, in the order of [`Stats::TYPES`].
+    pub by_type: [TypeStats; Stats::TYPES.len()],
+    /// How long streams waited for their first response.
+    pub first_responses: Waits,
+}
+
+impl Stats {
+    /// What types are called, and the name for all that have none.
+    pub const TYPES: [&'static str; 6] = ["LDS", "RDS", "CDS", "EDS", "LEDS", "other"];
+}
+
+/// Counts of what happened to one type of resources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TypeStats {
+    /// Responses that were sent.
+    pub responses: u64,
+    /// Requests that rejected a response.
+    pub nacks: u64,
+}
+
+/// How long things took, in a histogram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// How many took at most so long, but longer than the bound before; the last are those that took longer than all.
+    pub counts: [u64; Waits::BOUNDS.len() + 1],
+    /// All of them together, in microseconds.
+    pub micros: u64,
+}
+
+impl Waits {
+    /// The bounds in seconds.
+    pub const BOUNDS: [f64; 11] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0];
 }
 
 /// Counts events and hands them to whoever listens.
@@ -200,6 +275,14 @@ pub(crate) struct Journal {
     nacks: AtomicU64,
     responses: AtomicU64,
     encodings: AtomicU64,
+    response_bytes: AtomicU64,
+    refused: [AtomicU64; 3],
+    asked_too_much: AtomicU64,
+    slow_readers: AtomicU64,
+    responses_by_type: [AtomicU64; Stats::TYPES.len()],
+    nacks_by_type: [AtomicU64; Stats::TYPES.len()],
+    waits: [AtomicU64; Waits::BOUNDS.len() + 1],
+    waited: AtomicU64,
 }
 
 impl Journal {
@@ -211,13 +294,20 @@ impl Journal {
             Event::LoadReported(_) | Event::Stopped => {}
             Event::ConnectionClosed { .. } => add_one(&self.closed_connections),
             Event::StreamClosed { .. } => add_one(&self.closed_streams),
+            Event::StreamRefused { refusal, .. } => add_one(self.refused(*refusal)),
+            Event::AskedTooMuch { .. } => add_one(&self.asked_too_much),
+            Event::SlowReader { .. } => add_one(&self.slow_readers),
             Event::Request(request) => {
                 add_one(&self.requests);
                 if request.kind == RequestKind::Nack {
                     add_one(&self.nacks);
+                    add_one(&self.nacks_by_type[position(&request.type_url)]);
                 }
             }
-            Event::ResponseSent(_) => add_one(&self.responses),
+            Event::ResponseSent(response) => {
+                add_one(&self.responses);
+                add_one(&self.responses_by_type[position(&response.type_url)]);
+            }
         }
         tracing::debug!(?event);
         lock(&self.listeners).retain(|listener| listener.send(event.clone()).is_ok());
@@ -225,6 +315,25 @@ impl Journal {
 
     pub(crate) fn count_encoding(&self) {
         add_one(&self.encodings);
+    }
+
+    pub(crate) fn count_bytes(&self, bytes: usize) {
+        self.response_bytes.fetch_add(bytes as u64, Ordering::AcqRel);
+    }
+
+    pub(crate) fn count_first_response(&self, after: Duration) {
+        let index = Waits::BOUNDS.iter().position(|bound| after.as_secs_f64() <= *bound);
+        add_one(&self.waits[index.unwrap_or(Waits::BOUNDS.len())]);
+        let micros = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
+        self.waited.fetch_add(micros, Ordering::AcqRel);
+    }
+
+    fn refused(&self, refusal: Refusal) -> &AtomicU64 {
+        match refusal {
+            Refusal::Busy => &self.refused[0],
+            Refusal::Draining => &self.refused[1],
+            Refusal::Closed => &self.refused[2],
+        }
     }
 
     pub(crate) fn listen(&self) -> Events {
@@ -256,8 +365,28 @@ impl Journal {
             nacks: self.nacks.load(Ordering::Acquire),
             responses: self.responses.load(Ordering::Acquire),
             encodings: self.encodings.load(Ordering::Acquire),
+            response_bytes: self.response_bytes.load(Ordering::Acquire),
+            refused_busy: self.refused(Refusal::Busy).load(Ordering::Acquire),
+            refused_draining: self.refused(Refusal::Draining).load(Ordering::Acquire),
+            refused_closed: self.refused(Refusal::Closed).load(Ordering::Acquire),
+            asked_too_much: self.asked_too_much.load(Ordering::Acquire),
+            slow_readers: self.slow_readers.load(Ordering::Acquire),
+            by_type: std::array::from_fn(|index| TypeStats {
+                responses: self.responses_by_type[index].load(Ordering::Acquire),
+                nacks: self.nacks_by_type[index].load(Ordering::Acquire),
+            }),
+            first_responses: Waits {
+                counts: std::array::from_fn(|index| self.waits[index].load(Ordering::Acquire)),
+                micros: self.waited.load(Ordering::Acquire),
+            },
         }
     }
+}
+
+/// Where a type is counted: clients choose type URLs, so all that are not known are one.
+fn position(type_url: &TypeUrl) -> usize {
+    let name = type_url.short_name();
+    Stats::TYPES.iter().position(|known| *known == name).unwrap_or(Stats::TYPES.len() - 1)
 }
 
 fn add_one(counter: &AtomicU64) {

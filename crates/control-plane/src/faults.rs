@@ -215,7 +215,7 @@ impl FaultState {
                 }
             };
             let version = Version::of(&body);
-            Some((type_url, name.as_str(), Entry { stamp: *stamp, version, body }))
+            Some((type_url, name.as_str(), Entry { stamp: *stamp, version, given: None, body }))
         });
         Some(Arc::new(view.overlay(replacements)))
     }

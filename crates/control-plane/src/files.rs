@@ -22,6 +22,9 @@
 //! # Names that are answered with an error (TP3).
 //! errors:
 //!   - { type_url: envoy.config.cluster.v3.Cluster, name: gone, code: NOT_FOUND, message: no such cluster }
+//! # Resources as bytes in base64: what JSON cannot say, such as fields and types that nobody here knows.
+//! encoded:
+//!   - { type_url: envoy.config.cluster.v3.Cluster, name: other, value: CgVvdGhlcg== }
 //! # Only for this node; without it, for all nodes.
 //! node: node-1
 //! ---
@@ -44,6 +47,8 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use tonic::Code;
 
@@ -58,8 +63,9 @@ mod source;
 mod tree;
 mod watch;
 
+pub use crate::files::proto::DESCRIPTORS as ENVOY_DESCRIPTORS;
 pub use crate::files::source::{Location, Source, Sources};
-pub use crate::files::watch::{Deletions, DirectoryWatch, Judge, Reload};
+pub use crate::files::watch::{Deletions, DirectoryWatch, Judge, Reload, follow_directory};
 
 /// Reads every file of a directory. All errors of all files are reported together.
 pub fn load_directory(directory: impl AsRef<Path>) -> Result<Snapshots, LoadErrors> {
@@ -121,11 +127,29 @@ impl Snapshot {
     /// Writes this snapshot as YAML that [`from_yaml`](Self::from_yaml) and [`load_directory`] read. Given versions and
     /// the wish to wrap everything are not written.
     pub fn to_yaml(&self) -> Result<String, ExportError> {
-        let document = Document::new(self)?;
-        // Type URLs are long, and must stay on one line to be found.
-        let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-        serde_saphyr::to_string_with_options(&document, options)
-            .map_err(|error| ExportError { resource: None, problem: error.to_string() })
+        Document::new(self)?.to_yaml()
+    }
+
+    /// Writes this snapshot as YAML that is read with the same bytes: resources that would have others are written as
+    /// they are.
+    pub fn to_exact_yaml(&self) -> Result<String, ExportError> {
+        let (mut plain, mut encoded) = (Self::default(), Vec::new());
+        for resource in self.resources() {
+            let mut alone = Self::default();
+            alone.insert(resource.clone());
+            let read = alone.to_yaml().ok().and_then(|text| Self::from_yaml(&text).ok());
+            match (read.as_ref() == Some(&alone), &resource.body) {
+                (false, Body::Message(any)) => encoded.push(EncodedEntry {
+                    type_url: resource.type_url.as_str().to_owned(),
+                    name: resource.name,
+                    value: BASE64_STANDARD.encode(&any.value),
+                }),
+                (true, Body::Message(_)) | (_, Body::Error { .. }) => plain.insert(resource),
+            }
+        }
+        let mut document = Document::new(&plain)?;
+        document.encoded = encoded;
+        document.to_yaml()
     }
 
     /// Writes this snapshot as JSON.
@@ -306,11 +330,15 @@ impl Loader {
                     named.into_iter().for_each(|(name, tree)| self.read_resource(file, tree, Some(&name), node));
                 }
                 ("errors", Value::List(items)) => items.into_iter().for_each(|item| self.read_error(file, item, node)),
-                ("node" | "version_info" | "type_url" | "nonce", _) | ("resources" | "errors", Value::Null) => {}
+                ("encoded", Value::List(items)) => {
+                    items.into_iter().for_each(|item| self.read_encoded(file, item, node));
+                }
+                ("node" | "version_info" | "type_url" | "nonce", _)
+                | ("resources" | "errors" | "encoded", Value::Null) => {}
                 (key, _) => {
                     let problem = match key {
-                        "resources" | "errors" => format!("expected a list, found {described}"),
-                        _ => "expected \"resources\", \"errors\" and \"node\" here, or \"@type\" of one resource"
+                        "resources" | "errors" | "encoded" => format!("expected a list, found {described}"),
+                        _ => "expected \"resources\", \"errors\", \"encoded\" and \"node\" here, or \"@type\" of one resource"
                             .to_owned(),
                     };
                     let here = Tree { line, value: Value::Null };
@@ -334,13 +362,21 @@ impl Loader {
         }
     }
 
-    fn read_error(&mut self, file: &Path, tree: Tree, node: Option<&str>) {
-        let text = |field: &str| {
-            tree.get(field).and_then(Tree::as_str).ok_or_else(|| {
-                let found = tree.get(field).map_or_else(|| "nothing".to_owned(), Tree::describe);
-                FieldError::new(&tree, format!("expected a text, found {found}")).inside(field, None)
-            })
+    fn read_encoded(&mut self, file: &Path, tree: Tree, node: Option<&str>) {
+        let read = || {
+            let value = BASE64_STANDARD.decode(text(&tree, "value")?).map_err(|error| {
+                FieldError::new(&tree, format!("expected bytes in base64: {error}")).inside("value", None)
+            })?;
+            Ok(Resource::new(text(&tree, "type_url")?, text(&tree, "name")?, value))
         };
+        match read() {
+            Ok(resource) => self.insert(file, tree, resource, node),
+            Err(error) => self.report(file, tree.get("name").and_then(Tree::as_str), &error),
+        }
+    }
+
+    fn read_error(&mut self, file: &Path, tree: Tree, node: Option<&str>) {
+        let text = |field: &str| text(&tree, field);
         let read = || {
             let code = text("code")?;
             let code = CODES.into_iter().find(|(_, name)| *name == code).map(|(code, _)| code).ok_or_else(|| {
@@ -385,6 +421,15 @@ struct Document {
     resources: Vec<Json>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<ErrorEntry>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    encoded: Vec<EncodedEntry>,
+}
+
+#[derive(Serialize)]
+struct EncodedEntry {
+    type_url: String,
+    name: String,
+    value: String,
 }
 
 #[derive(Serialize)]
@@ -397,7 +442,7 @@ struct ErrorEntry {
 
 impl Document {
     fn new(snapshot: &Snapshot) -> Result<Self, ExportError> {
-        let mut document = Self { resources: Vec::new(), errors: Vec::new() };
+        let mut document = Self { resources: Vec::new(), errors: Vec::new(), encoded: Vec::new() };
         for resource in snapshot.resources() {
             match &resource.body {
                 Body::Message(_) => {
@@ -417,6 +462,21 @@ impl Document {
         }
         Ok(document)
     }
+
+    fn to_yaml(&self) -> Result<String, ExportError> {
+        // Type URLs are long, and must stay on one line to be found.
+        let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+        serde_saphyr::to_string_with_options(self, options)
+            .map_err(|error| ExportError { resource: None, problem: error.to_string() })
+    }
+}
+
+/// A text inside of an entry.
+fn text<'a>(tree: &'a Tree, field: &str) -> Result<&'a str, FieldError> {
+    tree.get(field).and_then(Tree::as_str).ok_or_else(|| {
+        let found = tree.get(field).map_or_else(|| "nothing".to_owned(), Tree::describe);
+        FieldError::new(tree, format!("expected a text, found {found}")).inside(field, None)
+    })
 }
 
 /// The documents of a file.

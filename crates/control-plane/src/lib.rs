@@ -27,19 +27,23 @@
 //!
 //! It is also a load reporting server (LRS): see [`Server::loads`].
 //!
-//! Resources can come from [`files`], too, with hot reload.
+//! Resources can come from [`files`], too, with hot reload. Where they come from several places, an [`Intake`] makes one whole of
+//! them.
 //!
 //! The server speaks both variants of ADS, state of the world and incremental. A protocol is a plain value without I/O.
 
 // A variant that is added is looked at wherever variants are told apart.
 #![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
+mod admission;
 mod delta;
 mod encoding;
 mod event;
 mod faults;
 pub mod files;
 mod glob;
+mod guards;
+mod intake;
 mod load;
 mod protocol;
 pub mod resources;
@@ -52,14 +56,19 @@ mod type_url;
 mod version;
 mod view;
 
-pub use crate::event::{ConnectionId, Event, Events, SeenRequest, SentResponse, Stats, StreamId};
+pub use crate::admission::Limits;
+pub use crate::event::{
+    ConnectionId, Event, Events, Refusal, SeenRequest, SentResponse, Stats, StreamId, TypeStats, Waits,
+};
 pub use crate::faults::{Corruption, Faults};
 pub use crate::files::{
-    Deletions, DirectoryWatch, ExportError, LoadError, LoadErrorKind, LoadErrors, Reload, load_directory,
+    Deletions, DirectoryWatch, ENVOY_DESCRIPTORS, ExportError, LoadError, LoadErrorKind, LoadErrors, Reload,
+    follow_directory, load_directory,
 };
+pub use crate::intake::{Feed, FeedStatus, Intake, IntakeObserver, News, Told};
 pub use crate::load::{ClusterTotals, LoadReport, LoadRequest, LoadTotals, LocalityTotals, locality_name};
 pub use crate::protocol::RequestKind;
-pub use crate::server::{Address, Server};
+pub use crate::server::{Address, ClientStatus, Server, ServerOptions, TypeStatus};
 pub use crate::snapshot::{Body, Resource, Snapshot, SnapshotBuilder};
 pub use crate::store::{ControlPlane, Snapshots};
 pub use crate::tls::{ServerTls, TlsError};

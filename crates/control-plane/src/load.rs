@@ -22,6 +22,8 @@ pub struct LoadRequest {
     pub interval: Duration,
     /// Of which clusters; of all if absent.
     pub clusters: Option<Vec<String>>,
+    /// Whether reports are read and forgotten, and no [`Event`](crate::Event) tells of them.
+    pub is_dropped: bool,
 }
 
 /// All reports of all clients since the server was made, added up. It survives a stop and a start.
@@ -58,7 +60,7 @@ pub struct LocalityTotals {
 impl Default for LoadRequest {
     /// All clusters, every ten seconds.
     fn default() -> Self {
-        Self { interval: Duration::from_secs(10), clusters: None }
+        Self { interval: Duration::from_secs(10), clusters: None, is_dropped: false }
     }
 }
 

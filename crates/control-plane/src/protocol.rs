@@ -44,6 +44,10 @@ pub(crate) trait Protocol: Send + 'static {
     /// The names that were found to be absent since this was last asked, each once per stream.
     fn take_absent(&mut self) -> Vec<(TypeUrl, String)>;
 
+    /// A Listener that is asked for and unknown here, if nothing was answered yet and the client could only take it for one
+    /// that does not exist (FB-3).
+    fn unanswerable_listener(&self) -> Option<&str>;
+
     /// Who is at the other end; empty until the first request, and if that did not say.
     fn node_id(&self) -> Option<&str>;
 }
@@ -91,12 +95,25 @@ pub(crate) struct Response {
 }
 
 /// Why a stream cannot go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ProtocolError {
     #[error("type_url is empty; an aggregated stream needs it in every request")]
     NoTypeUrl,
     #[error("more than {MAX_TYPES} resource types on one stream")]
     TooManyTypes,
+    #[error("more than {MAX_NAMES} names of {}", .0.short_name())]
+    TooManyNames(TypeUrl),
+    #[error("a name of {0} bytes, where {MAX_NAME_LENGTH} are allowed")]
+    LongName(usize),
+}
+
+/// Whether nobody asks for more than anybody needs (FB-39).
+pub(crate) fn check_names(type_url: &TypeUrl, names: &[String]) -> Result<(), ProtocolError> {
+    if names.len() > MAX_NAMES {
+        return Err(ProtocolError::TooManyNames(type_url.clone()));
+    }
+    let long = names.iter().map(String::len).find(|length| *length > MAX_NAME_LENGTH);
+    long.map_or(Ok(()), |length| Err(ProtocolError::LongName(length)))
 }
 
 /// Whether a client says that it reads `resource_errors`. There is no feature for it that all know: to others an
@@ -113,6 +130,12 @@ pub(crate) fn error(name: &str, code: Code, message: String) -> ResourceError {
     }
 }
 
+/// What is said of a name that is not in a partial view: an error that takes nothing away (P-60).
+pub(crate) fn unknown(name: &str) -> ResourceError {
+    let text = "it is not among what is held here, which says nothing of whether it exists";
+    error(name, Code::Unavailable, text.to_owned())
+}
+
 /// Who we are. Of the deployment, not of the process: versions mean the same on every replica (DX-24).
 pub(crate) fn identity() -> ServerIdentity {
     ServerIdentity { identifier: "mainstay".to_owned() }
@@ -123,5 +146,9 @@ pub(crate) const ROUTING: [TypeUrl; 2] = [TypeUrl::LISTENER, TypeUrl::ROUTE];
 pub(crate) const WILDCARD: &str = "*";
 /// A client feature of our own.
 pub(crate) const READS_ERRORS: &str = "mainstay.reads-resource-errors";
-/// A stream with more types than this is not a client of ours.
-pub(crate) const MAX_TYPES: usize = 256;
+/// A stream with more types than this is not a client of ours (FB-39).
+pub(crate) const MAX_TYPES: usize = 16;
+/// Names of one type on a stream.
+pub(crate) const MAX_NAMES: usize = 10_000;
+/// Bytes of a name.
+pub(crate) const MAX_NAME_LENGTH: usize = 4096;

@@ -11,15 +11,20 @@ use prost::Message;
 use tokio::net::{TcpListener, TcpSocket, ToSocketAddrs};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
+use tonic::service::Routes;
 use tonic::{Code, Status};
 
+use crate::admission::Limits;
 use crate::encoding::Encoded;
 use crate::event::{Event, Events, Journal, Stats, lock};
 use crate::faults::Faults;
 use crate::load::{LoadRequest, LoadTotals};
 use crate::server::absent::Absent;
 use crate::server::connection::{Connection, Secured};
+use crate::server::door::Door;
+use crate::server::http::Services;
 use crate::server::listener::{Listener, bind};
 use crate::server::lrs::Lrs;
 use crate::server::service::Ads;
@@ -29,9 +34,13 @@ use crate::tls::ServerTls;
 use crate::type_url::TypeUrl;
 
 pub use listener::Address;
+pub use streams::{ClientStatus, TypeStatus};
 
 mod absent;
+mod carrier;
 mod connection;
+mod door;
+mod http;
 mod listener;
 mod lrs;
 mod service;
@@ -53,6 +62,11 @@ impl ControlPlane {
 
     /// Serves this control plane at an address, over TLS if there is any.
     pub fn serve_at(&self, address: Address, tls: Option<ServerTls>) -> io::Result<Server> {
+        self.serve_with(address, ServerOptions { tls, ..ServerOptions::default() })
+    }
+
+    /// Serves this control plane at an address, with a say in how.
+    pub fn serve_with(&self, address: Address, options: ServerOptions) -> io::Result<Server> {
         let (address, reserved) = match address {
             Address::Tcp(addr) => {
                 let reserved = bind(addr)?;
@@ -61,12 +75,12 @@ impl ControlPlane {
             unix @ Address::Unix(_) => (unix, None),
         };
         let listener = address.listen()?;
-        Ok(self.server(address, reserved, listener, tls))
+        Ok(self.server(address, reserved, listener, options))
     }
 
     /// Serves this control plane on a listener that exists already.
     pub fn serve_on(&self, listener: TcpListener) -> io::Result<Server> {
-        Ok(self.server(Address::Tcp(listener.local_addr()?), None, Listener::Tcp(listener), None))
+        Ok(self.server(Address::Tcp(listener.local_addr()?), None, Listener::Tcp(listener), ServerOptions::default()))
     }
 
     fn server(
@@ -74,11 +88,14 @@ impl ControlPlane {
         address: Address,
         reserved: Option<TcpSocket>,
         listener: Listener,
-        tls: Option<ServerTls>,
+        options: ServerOptions,
     ) -> Server {
+        let ServerOptions { tls, limits, services } = options;
         let shared = Arc::new(Shared {
             address,
             tls: tls.map(Arc::new),
+            services,
+            door: Door::new(limits),
             control_plane: self.clone(),
             faults: Faults::new(self.clone()),
             journal: Journal::default(),
@@ -92,6 +109,17 @@ impl ControlPlane {
         shared.run(listener);
         Server { shared, reserved: Mutex::new(reserved) }
     }
+}
+
+/// How a control plane is served.
+#[derive(Debug, Default)]
+pub struct ServerOptions {
+    /// TLS, if any.
+    pub tls: Option<ServerTls>,
+    /// How much is taken on.
+    pub limits: Limits,
+    /// Services beside ADS and LRS, such as health checks.
+    pub services: Routes,
 }
 
 /// A running ADS server. Dropping it stops it.
@@ -148,6 +176,16 @@ impl Server {
         self.shared.journal.stats()
     }
 
+    /// Who is connected, a line for each ADS stream, and what they say about what they were sent.
+    pub fn clients(&self) -> Vec<ClientStatus> {
+        self.shared.streams.clients()
+    }
+
+    /// Refuses new streams for this reason, or lets them in again. Those that are open stay.
+    pub fn refuse_streams(&self, reason: Option<String>) {
+        self.shared.door.close(reason);
+    }
+
     /// What clients reported about their load so far. Clients report clusters that ask for it, such as
     /// [`resources::with_load_reports`](crate::resources::with_load_reports).
     pub fn loads(&self) -> LoadTotals {
@@ -176,14 +214,20 @@ impl Server {
     /// Stops as a well-behaved server does: it accepts no more, ends its streams with UNAVAILABLE and lets clients
     /// close their connections. Those that do not within ten seconds are cut.
     pub async fn stop_gracefully(&self) {
+        self.drain(Duration::ZERO).await;
+    }
+
+    /// The same, but connections are sent away one by one, spread evenly over a time, each with a word on when to come
+    /// back: so that they do not fall upon another server in one moment (FB-36).
+    pub async fn drain(&self, over: Duration) {
         let Some(mut running) = lock(&self.shared.running).take() else { return };
         running.stop_accepting().await;
         self.shared.address.remove();
         let generation = running.generation;
-        self.shared.life.send_modify(|life| life.drain(generation));
+        self.shared.life.send_modify(|life| life.drain(generation, over));
         let ended = running.ended();
         tokio::pin!(ended);
-        if tokio::time::timeout(GRACE, &mut ended).await.is_err() {
+        if tokio::time::timeout(over + GRACE, &mut ended).await.is_err() {
             self.shared.life.send_modify(|life| life.cut(generation));
             ended.await;
         }
@@ -250,6 +294,8 @@ impl Drop for Server {
 struct Shared {
     address: Address,
     tls: Option<Arc<ServerTls>>,
+    services: Routes,
+    door: Door,
     control_plane: ControlPlane,
     faults: Faults,
     journal: Journal,
@@ -266,8 +312,7 @@ impl Shared {
     fn run(self: &Arc<Self>, listener: Listener) {
         let mut running = lock(&self.running);
         let running = running.get_or_insert_with(|| Running::new(self));
-        let (shared, incoming) = (Arc::clone(self), running.incoming.clone());
-        running.acceptor = Some(tokio::spawn(accept(listener, shared, running.generation, incoming)));
+        running.acceptor = Some(tokio::spawn(accept(listener, running.services.clone())));
     }
 
     /// Stops listening, then cuts every connection: a client that comes back must find nobody.
@@ -286,12 +331,15 @@ impl Shared {
 struct Life {
     started: u64,
     drained: u64,
+    /// How long those that are drained may take.
+    drain_over: Duration,
     cut: u64,
 }
 
 impl Life {
-    fn drain(&mut self, generation: u64) {
+    fn drain(&mut self, generation: u64, over: Duration) {
         self.drained = self.drained.max(generation);
+        self.drain_over = over;
     }
 
     fn cut(&mut self, generation: u64) {
@@ -312,10 +360,9 @@ impl Life {
 struct Running {
     generation: u64,
     acceptor: Option<JoinHandle<()>>,
-    incoming: mpsc::Sender<io::Result<Secured>>,
-    http: JoinHandle<()>,
-    /// Ends when the last stream has dropped its sender.
-    streams: mpsc::Receiver<()>,
+    services: Services,
+    /// Ends when the last connection and the last stream have dropped their sender.
+    alive: mpsc::Receiver<()>,
 }
 
 impl Running {
@@ -325,12 +372,16 @@ impl Running {
             life.started += 1;
             generation = life.started;
         });
-        let (incoming, connections) = mpsc::channel(ACCEPT_QUEUE);
-        let (stream_alive, streams) = mpsc::channel(1);
-        let lrs = Lrs::new(Arc::clone(shared), generation, stream_alive.clone());
-        let ads = Ads::new(Arc::clone(shared), generation, stream_alive);
-        let http = tokio::spawn(serve_http(ads, lrs, connections, shared.life.subscribe(), generation));
-        Self { generation, acceptor: None, incoming, http, streams }
+        let (sender, alive) = mpsc::channel(1);
+        let lrs = Lrs::new(Arc::clone(shared), sender.clone());
+        let lrs = LoadReportingServiceServer::new(lrs).max_decoding_message_size(MAX_REQUEST_SIZE);
+        let services = Services {
+            ads: Ads::new(Arc::clone(shared), generation, sender),
+            others: shared.services.clone().add_service(lrs),
+            shared: Arc::clone(shared),
+            generation,
+        };
+        Self { generation, acceptor: None, services, alive }
     }
 
     async fn stop_accepting(&mut self) {
@@ -341,25 +392,23 @@ impl Running {
 
     /// Waits until all connections and streams are gone.
     async fn ended(self) {
-        let Self { incoming, http, mut streams, .. } = self;
-        drop(incoming);
-        // It cannot be cancelled, and a panic in it has ended it as well.
-        let _ = http.await;
-        // Nobody sends on it: this is the end of the last stream.
-        streams.recv().await;
+        let Self { services, mut alive, .. } = self;
+        drop(services);
+        // Nobody sends on it: this is the end of the last one.
+        alive.recv().await;
     }
 }
 
-async fn accept(listener: Listener, shared: Arc<Shared>, generation: u64, incoming: mpsc::Sender<io::Result<Secured>>) {
+async fn accept(listener: Listener, services: Services) {
+    let Services { shared, generation, .. } = &services;
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let connection = Connection::new(stream, peer, Arc::clone(&shared), generation);
+                let connection = Connection::new(stream, peer, Arc::clone(shared), *generation);
                 match shared.tls.clone() {
                     // A client that does not finish its handshake holds up nobody.
-                    Some(tls) => drop(tokio::spawn(secure(connection, tls, Arc::clone(&shared), incoming.clone()))),
-                    None if incoming.send(Ok(Secured::Plaintext(connection))).await.is_err() => return,
-                    None => {}
+                    Some(tls) => drop(tokio::spawn(secure(connection, tls, services.clone()))),
+                    None => drop(tokio::spawn(http::serve(Secured::Plaintext(connection), services.clone()))),
                 }
             }
             Err(error) => {
@@ -371,53 +420,38 @@ async fn accept(listener: Listener, shared: Arc<Shared>, generation: u64, incomi
     }
 }
 
-/// Shakes hands with a client, and hands the connection over.
-async fn secure(
-    connection: Connection,
-    tls: Arc<ServerTls>,
-    shared: Arc<Shared>,
-    incoming: mpsc::Sender<io::Result<Secured>>,
-) {
+/// Shakes hands with a client, and serves it.
+async fn secure(connection: Connection, tls: Arc<ServerTls>, services: Services) {
     let (connection_id, peer) = (connection.id(), connection.peer());
-    let handshake = async {
-        let config = tokio::task::spawn_blocking(move || tls.newest()).await.map_err(io::Error::other)?;
-        let stream = tokio_rustls::TlsAcceptor::from(config).accept(connection).await?;
-        if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-            return Err(io::Error::other("the client does not offer the protocol h2"));
-        }
-        Ok(stream)
-    };
-    let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
+    let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, shake_hands(connection, tls, &services.shared.door)).await;
     match shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-        // An error means that the server has stopped meanwhile.
-        Ok(stream) => drop(incoming.send(Ok(Secured::Tls(Box::new(stream)))).await),
+        Ok(stream) => http::serve(Secured::Tls(Box::new(stream)), services).await,
         Err(error) => {
             let reason = error.to_string();
-            shared.journal.record(Event::HandshakeFailed { connection: connection_id, peer, reason });
+            services.shared.journal.record(Event::HandshakeFailed { connection: connection_id, peer, reason });
         }
     }
 }
 
-async fn serve_http(
-    ads: Ads,
-    lrs: Lrs,
-    connections: mpsc::Receiver<io::Result<Secured>>,
-    mut life: watch::Receiver<Life>,
-    generation: u64,
-) {
-    let ending = async move {
-        // An error means that the server is gone, which is an end as well.
-        let _ = life.wait_for(|life| life.is_ending(generation)).await;
+/// The handshake of TLS. Its costly part waits for its turn, so that it does not starve open streams (FB-40); whoever is slow to
+/// go on after it gives the turn back.
+async fn shake_hands(connection: Connection, tls: Arc<ServerTls>, door: &Door) -> io::Result<TlsStream<Connection>> {
+    let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), connection).await?;
+    let turn = door.handshake().await;
+    let config = tokio::task::spawn_blocking(move || tls.newest()).await.map_err(io::Error::other)?;
+    let shaking = hello.into_stream(config);
+    tokio::pin!(shaking);
+    let stream = match tokio::time::timeout(HANDSHAKE_TURN, &mut shaking).await {
+        Ok(shaken) => shaken?,
+        Err(_) => {
+            drop(turn);
+            shaking.await?
+        }
     };
-    let served = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .add_service(ads)
-        .add_service(LoadReportingServiceServer::new(lrs).max_decoding_message_size(MAX_REQUEST_SIZE))
-        .serve_with_incoming_shutdown(ReceiverStream::new(connections), ending)
-        .await;
-    if let Err(error) = served {
-        tracing::error!(%error, "the HTTP/2 server ended");
+    if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+        return Err(io::Error::other("the client does not offer the protocol h2"));
     }
+    Ok(stream)
 }
 
 /// Ends a task and waits until all that it owned is dropped.
@@ -431,7 +465,7 @@ async fn end(task: JoinHandle<()>) {
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-const KEEPALIVE: Duration = Duration::from_secs(60);
-const ACCEPT_QUEUE: usize = 16;
+/// How long the costly part of a handshake may keep its turn.
+const HANDSHAKE_TURN: Duration = Duration::from_secs(1);
 /// A request lists every subscribed name; a hundred thousand of them fit.
 const MAX_REQUEST_SIZE: usize = 64 << 20;

@@ -31,6 +31,7 @@ use crate::type_url::TypeUrl;
 pub struct Snapshot {
     pub(crate) types: BTreeMap<TypeUrl, TypeContent>,
     pub(crate) wrap_all: bool,
+    pub(crate) is_partial: bool,
 }
 
 impl Snapshot {
@@ -42,14 +43,50 @@ impl Snapshot {
     /// Adds a resource; one with the same type and name is replaced.
     pub fn insert(&mut self, resource: impl Into<Resource>) {
         let Resource { type_url, name, body } = resource.into();
-        self.types.entry(type_url).or_default().resources.insert(name, body);
+        let content = self.types.entry(type_url).or_default();
+        content.versions.remove(&name);
+        content.resources.insert(name, body);
+    }
+
+    /// Adds a resource with a version that somebody else gave it, such as the control plane that it is a copy of (FB-17).
+    /// Clients are told this one; whether it changed is told by its content all the same.
+    pub fn insert_with_version(&mut self, resource: impl Into<Resource>, version: impl Into<String>) {
+        let Resource { type_url, name, body } = resource.into();
+        let content = self.types.entry(type_url).or_default();
+        content.versions.insert(name.clone(), version.into());
+        content.resources.insert(name, body);
+    }
+
+    /// Says that there is more than what is in it, elsewhere. A name that it does not have is unknown, then, and nobody is
+    /// told that it does not exist: who reads `resource_errors` is told UNAVAILABLE, others are left without an answer (FB-3).
+    #[must_use]
+    pub fn partial(mut self) -> Self {
+        self.is_partial = true;
+        self
     }
 
     /// Removes a resource; whether it was there.
     ///
     /// For LDS and CDS this deletes the resource at the clients (P-49). The other types know no deletion (P-52).
     pub fn remove(&mut self, type_url: &TypeUrl, name: &str) -> bool {
-        self.types.get_mut(type_url).is_some_and(|content| content.resources.remove(name).is_some())
+        self.types.get_mut(type_url).is_some_and(|content| {
+            content.versions.remove(name);
+            content.resources.remove(name).is_some()
+        })
+    }
+
+    /// Adds all of another snapshot; what is in both is the other's then.
+    pub fn overlay(&mut self, above: Self) {
+        for (type_url, content) in above.types {
+            let below = self.types.entry(type_url).or_default();
+            // A version that was given for one of them says nothing about both.
+            below.version = if below.resources.is_empty() { content.version } else { None };
+            below.versions.retain(|name, _| !content.resources.contains_key(name));
+            below.versions.extend(content.versions);
+            below.resources.extend(content.resources);
+        }
+        self.wrap_all |= above.wrap_all;
+        self.is_partial |= above.is_partial;
     }
 
     /// Whether there is such a resource (or an error in its place).
@@ -226,4 +263,6 @@ pub(crate) struct TypeContent {
     /// The version that the caller gave, if any.
     pub(crate) version: Option<String>,
     pub(crate) resources: BTreeMap<String, Body>,
+    /// The versions that somebody else gave to resources.
+    pub(crate) versions: BTreeMap<String, String>,
 }

@@ -17,7 +17,8 @@ use tonic::Code;
 
 use crate::encoding::Encoded;
 use crate::protocol::{
-    MAX_TYPES, Protocol, ProtocolError, ROUTING, RequestKind, Response, Said, WILDCARD, error, identity, reads_errors,
+    MAX_TYPES, Protocol, ProtocolError, ROUTING, RequestKind, Response, Said, WILDCARD, check_names, error, identity,
+    reads_errors, unknown,
 };
 use crate::snapshot::Body;
 use crate::type_url::TypeUrl;
@@ -37,7 +38,8 @@ pub(crate) struct Sotw {
     reads_errors: bool,
     tells_absence: bool,
     view: Option<Arc<View>>,
-    subscriptions: BTreeMap<TypeUrl, Subscription>,
+    /// Boxed: a map has room for eleven of them, and most clients have four.
+    subscriptions: BTreeMap<TypeUrl, Box<Subscription>>,
     /// Names that were found to be absent, for whoever writes the log.
     absent: Vec<(TypeUrl, String)>,
 }
@@ -71,6 +73,7 @@ impl Protocol for Sotw {
         if self.subscriptions.len() >= MAX_TYPES && !self.subscriptions.contains_key(&type_url) {
             return Err(ProtocolError::TooManyTypes);
         }
+        check_names(&type_url, &request.resource_names)?;
         let subscription = self.subscriptions.entry(type_url.clone()).or_default();
         let kind = subscription.kind_of(request);
         match kind {
@@ -137,7 +140,8 @@ impl Protocol for Sotw {
             // Who asks for a Listener that is not here has the wrong name. Everything else is asked for because a
             // resource refers to it, and is missing in the middle of an update; and who has nothing at all may have
             // just begun. To say then that it does not exist would put half an update into force (D-36).
-            let is_wrong_name = type_url == TypeUrl::LISTENER && !view.is_empty();
+            // A partial view says of everything else that it is unknown, which takes nothing away.
+            let is_wrong_name = view.is_partial() || (type_url == TypeUrl::LISTENER && !view.is_empty());
             let is_told = self.reads_errors && self.tells_absence && is_wrong_name;
             let absent = subscription.note_absent(content, is_told);
             self.absent.extend(absent.into_iter().map(|name| (type_url.clone(), name)));
@@ -148,10 +152,15 @@ impl Protocol for Sotw {
             if self.must_wait(&type_url) || !may_send(&type_url) {
                 continue;
             }
+            // A response of LDS or CDS without a name says that there is no such resource.
+            let is_told = self.reads_errors && self.tells_absence;
             let subscription = self.subscriptions.get_mut(&type_url)?;
+            if view.is_partial() && is_full && !is_told && subscription.lacks_some() {
+                continue;
+            }
             self.responses += 1;
             let nonce = format!("{}{}", self.nonce_prefix, self.responses);
-            return Some(subscription.respond(type_url, content, is_full, nonce));
+            return Some(subscription.respond(type_url, content, is_full, view.is_partial(), nonce));
         }
         None
     }
@@ -166,6 +175,14 @@ impl Protocol for Sotw {
 
     fn node_id(&self) -> Option<&str> {
         self.node_id.as_deref()
+    }
+
+    fn unanswerable_listener(&self) -> Option<&str> {
+        let view = self.view.as_ref().filter(|view| view.is_partial() && self.responses == 0 && !self.reads_errors)?;
+        let held = view.get(&TypeUrl::LISTENER);
+        let is_here = |name: &&String| held.is_some_and(|held| held.resources.contains_key(*name));
+        let wanted = &self.subscriptions.get(&TypeUrl::LISTENER)?.wanted;
+        wanted.names.iter().find(|name| !is_here(name)).map(String::as_str)
     }
 
     fn read(request: DiscoveryRequest) -> Said {
@@ -217,7 +234,8 @@ impl Sotw {
     /// routes which ones, so there they cannot wait.
     fn must_wait(&self, type_url: &TypeUrl) -> bool {
         let takes_all = self.subscriptions.get(&TypeUrl::CLUSTER).is_some_and(|clusters| clusters.wanted.all);
-        let on_its_way = |type_url| self.subscriptions.get(type_url).is_some_and(Subscription::awaits_answer);
+        let on_its_way =
+            |type_url| self.subscriptions.get(type_url).is_some_and(|subscription| subscription.awaits_answer());
         takes_all && ROUTING.contains(type_url) && (on_its_way(&TypeUrl::CLUSTER) || on_its_way(&TypeUrl::ENDPOINTS))
     }
 
@@ -319,6 +337,11 @@ impl Subscription {
         news
     }
 
+    /// Whether something is wanted that is not here and never was.
+    fn lacks_some(&self) -> bool {
+        !self.absent.is_empty()
+    }
+
     fn is_dirty(&self) -> bool {
         self.names_changed || self.view_changed
     }
@@ -335,7 +358,14 @@ impl Subscription {
         unanswered || changed() || removed() || absent()
     }
 
-    fn respond(&mut self, type_url: TypeUrl, content: &TypeView, is_full: bool, nonce: String) -> Response {
+    fn respond(
+        &mut self,
+        type_url: TypeUrl,
+        content: &TypeView,
+        is_full: bool,
+        is_partial: bool,
+        nonce: String,
+    ) -> Response {
         let mut parts = Vec::new();
         for (name, entry) in self.wanted.in_view(content).chain(&self.kept) {
             let rejected = self.view_changed && self.sent.get(name).is_some_and(|delivery| delivery.rejected);
@@ -361,8 +391,9 @@ impl Subscription {
                 Version::of_all(all.into_iter().map(|(name, entry)| (name.as_str(), entry.version))).to_string()
             }
         };
-        let (body, is_encoding) =
-            content.encodings.body(identify(&version, &parts), || encode(&type_url, content, &version, &parts));
+        let (body, is_encoding) = content
+            .encodings
+            .body(identify(&version, &parts, is_partial), || encode(&type_url, content, &version, &parts, is_partial));
         let names: Vec<String> = parts.iter().map(|part| part.name().to_owned()).collect();
         let sent: Vec<_> = parts.iter().filter_map(Part::delivery).collect();
 
@@ -415,9 +446,9 @@ impl Part<'_> {
 }
 
 /// What two responses have in common whose bodies are the same bytes, if they are made from one view.
-fn identify(version: &str, parts: &[Part<'_>]) -> Version {
+fn identify(version: &str, parts: &[Part<'_>], is_partial: bool) -> Version {
     let mut hash = Hash::new();
-    hash.part(version.as_bytes());
+    hash.part(version.as_bytes()).part(&[u8::from(is_partial)]);
     for part in parts {
         hash.part(part.name().as_bytes());
         match part {
@@ -429,7 +460,7 @@ fn identify(version: &str, parts: &[Part<'_>]) -> Version {
 }
 
 /// A response without its nonce.
-fn encode(type_url: &TypeUrl, content: &TypeView, version: &str, parts: &[Part<'_>]) -> Bytes {
+fn encode(type_url: &TypeUrl, content: &TypeView, version: &str, parts: &[Part<'_>], is_partial: bool) -> Bytes {
     let mut message = DiscoveryResponse {
         version_info: version.to_owned(),
         type_url: type_url.as_str().to_owned(),
@@ -438,12 +469,13 @@ fn encode(type_url: &TypeUrl, content: &TypeView, version: &str, parts: &[Part<'
     };
     for part in parts {
         match part {
-            Part::Here(name, Entry { body: Body::Message(any), version, .. }) => {
-                message.resources.push(content.pack(name, any, *version));
+            Part::Here(name, entry @ Entry { body: Body::Message(any), .. }) => {
+                message.resources.push(content.pack(name, any, entry.told_version()));
             }
             Part::Here(name, Entry { body: Body::Error { code, message: text }, .. }) => {
                 message.resource_errors.push(error(name, *code, text.clone()));
             }
+            Part::Absent(name) if is_partial => message.resource_errors.push(unknown(name)),
             Part::Absent(name) => {
                 message.resource_errors.push(error(name, Code::NotFound, "there is no such resource".to_owned()));
             }

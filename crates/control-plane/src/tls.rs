@@ -110,6 +110,8 @@ impl Files {
             TlsError { path: self.certificate.clone(), cause }
         })?;
         config.alpn_protocols = vec![b"h2".to_vec()];
+        // Clients that come back, perhaps thousands at once, need no signature then (FB-40).
+        config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(|error| in_file(&self.certificate, error))?;
         Ok(config)
     }
 }

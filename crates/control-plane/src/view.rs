@@ -18,13 +18,14 @@ use crate::version::Version;
 pub(crate) struct View {
     types: BTreeMap<TypeUrl, Arc<TypeView>>,
     wrap_all: bool,
+    is_partial: bool,
 }
 
 impl View {
     /// Puts a snapshot into force in place of `previous`. What did not change keeps its version and its stamps; what
     /// did gets `stamp`, which must be new.
     pub(crate) fn advance(previous: &View, snapshot: Snapshot, stamp: u64) -> Self {
-        let Snapshot { types: mut contents, wrap_all } = snapshot;
+        let Snapshot { types: mut contents, wrap_all, is_partial } = snapshot;
         // A type whose last resource went away is still a type with a (new) version: its absence must be told.
         for type_url in previous.types.keys() {
             contents.entry(type_url.clone()).or_default();
@@ -37,15 +38,20 @@ impl View {
                 (type_url, now)
             })
             .collect();
-        Self { types, wrap_all }
+        Self { types, wrap_all, is_partial }
     }
 
-    /// The resources of a type, if it was ever in a snapshot.
+    /// Whether there is more elsewhere, so that what is not here may exist: see [`Snapshot::partial`].
+    pub(crate) fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
     /// Whether there is nothing in it, of any type.
     pub(crate) fn is_empty(&self) -> bool {
         self.types.values().all(|content| content.resources.is_empty())
     }
 
+    /// The resources of a type, if it was ever in a snapshot.
     pub(crate) fn get(&self, type_url: &TypeUrl) -> Option<&Arc<TypeView>> {
         self.types.get(type_url)
     }
@@ -59,7 +65,7 @@ impl View {
             (content.id, content.changes) = (None, Changes::default());
             content.version = content.content_version().to_string();
         }
-        Self { types, wrap_all: self.wrap_all }
+        Self { types, wrap_all: self.wrap_all, is_partial: self.is_partial }
     }
 
     /// The snapshot from which this view was made.
@@ -68,9 +74,11 @@ impl View {
         let types = types.map(|(type_url, view)| {
             let version = view.given_version.then(|| view.version.clone());
             let resources = view.resources.iter().map(|(name, entry)| (name.clone(), entry.body.clone())).collect();
-            (type_url.clone(), TypeContent { version, resources })
+            let given = |(name, entry): (&String, &Entry)| Some((name.clone(), entry.given.as_ref()?.to_string()));
+            let versions = view.resources.iter().filter_map(given).collect();
+            (type_url.clone(), TypeContent { version, resources, versions })
         });
-        Snapshot { types: types.collect(), wrap_all: self.wrap_all }
+        Snapshot { types: types.collect(), wrap_all: self.wrap_all, is_partial: self.is_partial }
     }
 }
 
@@ -125,6 +133,7 @@ impl TypeView {
             (old.body == *body).then_some((old.stamp, old.version))
         };
         let mut names = Vec::new();
+        let mut versions = content.versions;
         let resources: BTreeMap<_, _> = content
             .resources
             .into_iter()
@@ -134,8 +143,11 @@ impl TypeView {
                     changed = true;
                     names.push(name.clone());
                 }
+                let given: Option<Arc<str>> = versions.remove(&name).map(Into::into);
+                // Another name for the same content is not sent again; who comes later is told the newer one.
+                changed |= previous.is_some_and(|old| old.resources.get(&name).is_some_and(|old| old.given != given));
                 let (stamp, version) = kept.unwrap_or_else(|| (stamp, Version::of(&body)));
-                (name, Entry { stamp, version, body })
+                (name, Entry { stamp, version, given, body })
             })
             .collect();
         match previous {
@@ -161,16 +173,11 @@ impl TypeView {
     }
 
     /// What goes into a response for a message of this type.
-    pub(crate) fn pack(&self, name: &str, message: &Any, version: Version) -> Any {
+    pub(crate) fn pack(&self, name: &str, message: &Any, version: String) -> Any {
         if !self.wrap {
             return message.clone();
         }
-        let wrapper = Wrapper {
-            name: name.to_owned(),
-            version: version.to_string(),
-            resource: Some(message.clone()),
-            ..Wrapper::default()
-        };
+        let wrapper = Wrapper { name: name.to_owned(), version, resource: Some(message.clone()), ..Wrapper::default() };
         Any { type_url: TypeUrl::RESOURCE.as_str().to_owned(), value: wrapper.encode_to_vec() }
     }
 }
@@ -182,11 +189,18 @@ pub(crate) struct Entry {
     pub(crate) stamp: u64,
     /// Of the content.
     pub(crate) version: Version,
+    /// The version that somebody else gave it, which is the one to tell.
+    pub(crate) given: Option<Arc<str>>,
     /// What goes into a response.
     pub(crate) body: Body,
 }
 
 impl Entry {
+    /// The version to tell.
+    pub(crate) fn told_version(&self) -> String {
+        self.given.as_ref().map_or_else(|| self.version.to_string(), ToString::to_string)
+    }
+
     /// About how many bytes it takes in a response.
     pub(crate) fn len(&self) -> usize {
         match &self.body {
@@ -251,6 +265,27 @@ mod tests {
             let of = |view: &View| view.get(&type_url).unwrap().resources["c"].version;
             assert_eq!(of(&direct), of(&after));
         }
+    }
+
+    #[test]
+    fn a_version_of_somebody_else_is_told_and_decides_nothing_fb17() {
+        let given = |address: &str, version: &str| {
+            let mut snapshot = Snapshot::default();
+            snapshot.insert_with_version(resources::endpoints("c", [address]), version);
+            snapshot
+        };
+        let first = View::advance(&View::default(), given("backend:1", "seven"), 1);
+        let renamed = View::advance(&first, given("backend:1", "eight"), 2);
+        let changed = View::advance(&renamed, given("backend:2", "eight"), 3);
+        let told = |view: &View| view.get(&TypeUrl::ENDPOINTS).unwrap().resources["c"].told_version();
+        assert_eq!([told(&first), told(&renamed), told(&changed)], ["seven", "eight", "eight"]);
+        let stamps = [&first, &renamed, &changed].map(|view| stamp(view, TypeUrl::ENDPOINTS, "c"));
+        assert_eq!(stamps, [1, 1, 3], "only what has other bytes is sent again");
+        assert_eq!(changed.to_snapshot(), given("backend:2", "eight"));
+        let mut over = given("backend:1", "seven");
+        over.overlay(snapshot("backend:9").build());
+        let plain = View::advance(&changed, over, 4);
+        assert_eq!(told(&plain).len(), 32, "an own resource has a version of its own again");
     }
 
     fn snapshot(address: &str) -> crate::SnapshotBuilder {

@@ -52,6 +52,40 @@ fn who_skips_a_view_is_sent_the_difference_to_the_newest() {
 }
 
 #[test]
+fn what_a_partial_view_does_not_have_is_unknown_and_never_removed_fb3() {
+    let mut peer = Peer::new();
+    peer.put(clusters(["a"]).build().partial());
+    // It had "gone" from somebody else, who calls its version so.
+    peer.request(DeltaDiscoveryRequest {
+        initial_resource_versions: [("gone".to_owned(), "seven".to_owned())].into(),
+        ..request(TypeUrl::CLUSTER, &["a", "elsewhere", "gone"])
+    });
+    let response = peer.response();
+    assert_eq!((response.removed(), response.message.resources.len()), (vec![], 1));
+    let errors = response.message.resource_errors.iter();
+    let errors: Vec<_> = errors.map(|error| error.error_detail.as_ref().unwrap().code).collect();
+    assert_eq!(errors, [Code::Unavailable as i32; 2]);
+    // What goes from here is gone from here.
+    peer.put(clusters([]).build().partial());
+    assert_eq!(peer.response().removed(), ["a"]);
+}
+
+#[test]
+fn a_version_of_somebody_else_is_told_and_not_believed_fb17() {
+    let mut snapshot = Snapshot::default();
+    snapshot.insert_with_version(resources::eds_cluster("a"), "seven");
+    let mut peer = Peer::new();
+    peer.put(snapshot);
+    // The same word may mean something else where it comes from.
+    peer.request(DeltaDiscoveryRequest {
+        initial_resource_versions: [("a".to_owned(), "seven".to_owned())].into(),
+        ..request(TypeUrl::CLUSTER, &["a"])
+    });
+    assert_eq!(peer.response().message.resources[0].version, "seven");
+    peer.is_quiet();
+}
+
+#[test]
 fn what_is_not_there_is_said_at_once_and_sent_when_it_appears_p75() {
     let mut peer = Peer::serving(clusters(["a"]));
     peer.subscribe(TypeUrl::ENDPOINTS, &["a"]);
@@ -67,6 +101,23 @@ fn what_is_not_there_is_said_at_once_and_sent_when_it_appears_p75() {
     peer.stream.tell_absence(false);
     peer.subscribe(TypeUrl::ENDPOINTS, &["a"]);
     peer.is_quiet();
+}
+
+#[test]
+fn who_has_nothing_at_all_says_of_nothing_that_it_is_gone_d36() {
+    let mut peer = Peer::serving(Snapshot::builder());
+    let initial_resource_versions = [("a".to_owned(), "7".to_owned())].into();
+    peer.request(DeltaDiscoveryRequest { initial_resource_versions, ..request(TypeUrl::CLUSTER, &["a", "b"]) });
+    peer.is_quiet();
+    // It has read its files.
+    peer.set(clusters(["c"]));
+    assert_eq!(peer.response().removed(), ["b"]);
+    assert_eq!(peer.response().removed(), ["a"]);
+    // What was there and is taken away is gone, though it was the last.
+    peer.subscribe(TypeUrl::CLUSTER, &["c"]);
+    assert_eq!(peer.response().names(), ["c"]);
+    peer.set(Snapshot::builder());
+    assert_eq!(peer.response().removed(), ["c"]);
 }
 
 #[test]
@@ -275,6 +326,20 @@ fn the_first_message_says_who_is_there_and_each_one_about_which_type() {
     assert_eq!(peer.stream.handle_request(&one_more), Err(ProtocolError::TooManyTypes));
 }
 
+#[test]
+fn the_names_of_a_type_are_bounded_over_all_requests_fb39() {
+    let mut peer = Peer::new();
+    let ask = |from: usize, to: usize| {
+        let names = (from..to).map(|n| n.to_string()).collect();
+        DeltaDiscoveryRequest { resource_names_subscribe: names, ..request(TypeUrl::CLUSTER, &[]) }
+    };
+    assert!(peer.stream.handle_request(&ask(0, MAX_NAMES - 1)).is_ok());
+    assert!(peer.stream.handle_request(&ask(MAX_NAMES - 1, MAX_NAMES)).is_ok());
+    assert!(peer.stream.handle_request(&ask(0, 1)).is_ok(), "it has that already");
+    let too_many = peer.stream.handle_request(&ask(MAX_NAMES, MAX_NAMES + 1));
+    assert_eq!(too_many, Err(ProtocolError::TooManyNames(TypeUrl::CLUSTER)));
+}
+
 /// A stream and the view that it is served.
 struct Peer {
     stream: Delta,
@@ -311,9 +376,13 @@ impl Peer {
     }
 
     fn set(&mut self, snapshot: SnapshotBuilder) {
+        self.put(snapshot.build());
+    }
+
+    fn put(&mut self, snapshot: Snapshot) {
         self.stamp += 1;
         let previous = self.view.take().unwrap_or_default();
-        self.view = Some(Arc::new(View::advance(&previous, snapshot.build(), self.stamp)));
+        self.view = Some(Arc::new(View::advance(&previous, snapshot, self.stamp)));
         self.stream.handle_view(self.view.clone());
     }
 

@@ -186,6 +186,7 @@ fn any_descriptor() -> Result<MessageDescriptor, String> {
 static POOL: LazyLock<Result<DescriptorPool, String>> =
     LazyLock::new(|| DescriptorPool::decode(DESCRIPTORS).map_err(|error| error.to_string()));
 
-const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/types.bin"));
+/// Every message and service of Envoy, as an encoded `FileDescriptorSet`: for reflection and for reading files.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/types.bin"));
 /// Deeper messages are left as they are.
 const MAX_DEPTH: usize = 100;

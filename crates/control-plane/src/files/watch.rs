@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -47,17 +48,29 @@ impl ControlPlane {
         deletions: Deletions,
         judge: impl Fn(&Sources) -> Result<(), LoadErrors> + Send + Sync + 'static,
     ) -> Result<DirectoryWatch, LoadErrors> {
-        let directory = directory.into();
-        let observer = Observer::new().map_err(|error| unwatchable(&directory, &error))?;
-        let reader = Reader { directory, observer: Arc::new(observer), judge: Arc::new(judge) };
-        let loaded = reader.read_in_background().await?;
-        let snapshots = deletions.check(&reader.directory, None, loaded)?;
-        self.replace(snapshots.clone());
-        let (reports, news) = watch::channel(None);
-        let follower = Follower { control_plane: self.clone(), deletions, served: snapshots, reports };
-        let task = tokio::spawn(follower.follow(reader));
-        Ok(DirectoryWatch { news, task })
+        let control_plane = self.clone();
+        follow_directory(directory, deletions, judge, move |snapshots| control_plane.replace(snapshots)).await
     }
+}
+
+/// Reads a directory as [`ControlPlane::watch_directory_judged`] does, now and whenever something changes, and hands what is
+/// to be served to `put`; the first time before this returns.
+pub async fn follow_directory(
+    directory: impl Into<PathBuf>,
+    deletions: Deletions,
+    judge: impl Fn(&Sources) -> Result<(), LoadErrors> + Send + Sync + 'static,
+    mut put: impl FnMut(Snapshots) + Send + 'static,
+) -> Result<DirectoryWatch, LoadErrors> {
+    let directory = directory.into();
+    let observer = Arc::new(Observer::new().map_err(|error| unwatchable(&directory, &error))?);
+    let reader = Reader { directory, observer: Arc::clone(&observer), judge: Arc::new(judge) };
+    let loaded = reader.read_in_background().await?;
+    let snapshots = deletions.check(&reader.directory, None, loaded)?;
+    put(snapshots.clone());
+    let (reports, news) = watch::channel(None);
+    let follower = Follower { put: Box::new(put), deletions, served: snapshots, reports };
+    let task = tokio::spawn(follower.follow(reader));
+    Ok(DirectoryWatch { observer, news, task })
 }
 
 /// Which deletions are taken for what they are.
@@ -67,6 +80,8 @@ pub enum Deletions {
     /// at least three: more likely a disk that is not mounted or a generator that failed than what somebody wants.
     #[default]
     Bounded,
+    /// The same, but a directory without resources is served.
+    BoundedOrEmpty,
     /// All of them.
     Allowed,
 }
@@ -77,6 +92,7 @@ pub type Judge = dyn Fn(&Sources) -> Result<(), LoadErrors> + Send + Sync;
 /// Keeps a control plane in step with a directory, until it is dropped.
 #[derive(Debug)]
 pub struct DirectoryWatch {
+    observer: Arc<Observer>,
     news: watch::Receiver<Option<Reload>>,
     task: JoinHandle<()>,
 }
@@ -86,6 +102,12 @@ impl DirectoryWatch {
     pub async fn next(&mut self) -> Option<Reload> {
         self.news.changed().await.ok()?;
         self.news.borrow_and_update().clone()
+    }
+
+    /// Has it read again, changed or not, and the outcome told.
+    pub fn reload(&self) {
+        self.observer.changes.asked.store(true, Ordering::Release);
+        self.observer.changes.happened.notify_one();
     }
 }
 
@@ -103,6 +125,8 @@ pub enum Reload {
         /// How many resources there are for all nodes.
         resources: usize,
     },
+    /// All is as it was, but somebody [asked](DirectoryWatch::reload).
+    Unchanged,
     /// The files have errors; what was in force before still is.
     Rejected(LoadErrors),
     /// Nothing was read yet, because these files are still open for writing; what was in force before still is.
@@ -122,10 +146,10 @@ impl Deletions {
         let problem = match self {
             Self::Allowed => return Ok(snapshots),
             Self::Bounded if has == 0 => "holds no resources".to_owned(),
-            Self::Bounded if gone >= FEWEST_GONE && gone > had / 2 => {
+            Self::Bounded | Self::BoundedOrEmpty if gone >= FEWEST_GONE && gone > had / 2 => {
                 format!("holds {has} resources where {had} are served: that would delete more than half of them")
             }
-            Self::Bounded => return Ok(snapshots),
+            Self::Bounded | Self::BoundedOrEmpty => return Ok(snapshots),
         };
         Err(LoadError::refused(directory, problem).into())
     }
@@ -140,7 +164,7 @@ fn count(snapshots: &Snapshots) -> usize {
 
 /// Puts what a directory says into force.
 struct Follower {
-    control_plane: ControlPlane,
+    put: Box<dyn FnMut(Snapshots) + Send>,
     deletions: Deletions,
     served: Snapshots,
     reports: watch::Sender<Option<Reload>>,
@@ -150,23 +174,29 @@ impl Follower {
     async fn follow(mut self, reader: Reader) {
         let mut errors = None;
         loop {
-            reader.changed(|files| self.report(Reload::Waiting(files))).await;
+            let reports = &self.reports;
+            reader.changed(|files| drop(reports.send_replace(Some(Reload::Waiting(files))))).await;
             let loaded = reader.read_in_background().await;
             // What was written while it was read may have been read in part.
             if reader.changes_again().await {
                 continue;
             }
+            let asked = reader.observer.changes.asked.swap(false, Ordering::AcqRel);
             match loaded.and_then(|loaded| self.deletions.check(&reader.directory, Some(&self.served), loaded)) {
-                Ok(snapshots) if snapshots == self.served && errors.is_none() => {}
+                Ok(snapshots) if snapshots == self.served && errors.is_none() => {
+                    if asked {
+                        self.report(Reload::Unchanged);
+                    }
+                }
                 Ok(snapshots) => {
                     errors = None;
-                    self.control_plane.replace(snapshots.clone());
+                    (self.put)(snapshots.clone());
                     let resources = snapshots.default.len();
                     self.served = snapshots;
                     tracing::info!(directory = %reader.directory.display(), resources, "configuration reloaded");
                     self.report(Reload::Applied { resources });
                 }
-                Err(found) if errors.as_ref() == Some(&found) => {}
+                Err(found) if errors.as_ref() == Some(&found) && !asked => {}
                 Err(found) => {
                     tracing::warn!(directory = %reader.directory.display(), errors = %found, "configuration not reloaded");
                     self.report(Reload::Rejected(found.clone()));
@@ -240,25 +270,29 @@ impl Reader {
 
 /// Watches a directory, and every symbolic link on the way to it and to its files. One source of events for all of its
 /// life, so that they come in the order in which things happened.
+#[derive(Debug)]
 struct Observer {
     changes: Arc<Changes>,
     watching: Mutex<Watching>,
 }
 
+#[derive(Debug)]
 struct Watching {
     watcher: RecommendedWatcher,
     paths: BTreeSet<PathBuf>,
 }
 
 /// What has changed.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Changes {
     happened: Notify,
+    /// Whether somebody wants to hear how it went, even if nothing changed.
+    asked: AtomicBool,
     scope: Mutex<Scope>,
 }
 
 /// What changes are looked for in, and what is changing.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Scope {
     root: Option<PathBuf>,
     /// Whose replacement makes a path lead elsewhere.

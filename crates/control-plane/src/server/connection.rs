@@ -10,7 +10,6 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio_rustls::server::TlsStream;
-use tonic::transport::server::Connected;
 
 use crate::event::{ConnectionId, Event};
 use crate::faults::FaultState;
@@ -118,6 +117,21 @@ pub(super) enum Secured {
 }
 
 impl Secured {
+    pub(super) fn id(&self) -> ConnectionId {
+        self.connection().id
+    }
+
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.connection().peer
+    }
+
+    fn connection(&self) -> &Connection {
+        match self {
+            Self::Plaintext(connection) => connection,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
     fn stream(self: Pin<&mut Self>) -> Pin<&mut (dyn Stream + 'static)> {
         match self.get_mut() {
             Self::Plaintext(connection) => Pin::new(connection),
@@ -158,17 +172,6 @@ impl AsyncWrite for Secured {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream().poll_shutdown(cx)
-    }
-}
-
-impl Connected for Secured {
-    type ConnectInfo = ConnectionId;
-
-    fn connect_info(&self) -> ConnectionId {
-        match self {
-            Self::Plaintext(connection) => connection.id,
-            Self::Tls(stream) => stream.get_ref().0.id,
-        }
     }
 }
 

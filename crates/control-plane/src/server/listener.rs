@@ -111,4 +111,5 @@ pub(super) fn bind(addr: SocketAddr) -> io::Result<TcpSocket> {
 }
 
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-const BACKLOG: u32 = 1024;
+/// As many as may come in one moment; the system has a limit of its own (`net.core.somaxconn`).
+const BACKLOG: u32 = 65_535;

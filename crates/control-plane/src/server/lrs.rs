@@ -12,18 +12,18 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::event::{Event, lock};
 use crate::load::{LoadReport, LoadRequest};
 use crate::server::Shared;
+use crate::server::carrier::{Carrier, Order};
 
 /// The load reporting service of one generation of a server.
 #[derive(Debug)]
 pub(super) struct Lrs {
     shared: Arc<Shared>,
-    generation: u64,
     stream_alive: mpsc::Sender<()>,
 }
 
 impl Lrs {
-    pub(super) fn new(shared: Arc<Shared>, generation: u64, stream_alive: mpsc::Sender<()>) -> Self {
-        Self { shared, generation, stream_alive }
+    pub(super) fn new(shared: Arc<Shared>, stream_alive: mpsc::Sender<()>) -> Self {
+        Self { shared, stream_alive }
     }
 }
 
@@ -37,26 +37,28 @@ impl LoadReportingService for Lrs {
     ) -> Result<Response<Self::StreamLoadStatsStream>, Status> {
         let (responses, body) = mpsc::channel(1);
         let (shared, alive) = (Arc::clone(&self.shared), self.stream_alive.clone());
-        tokio::spawn(run(shared, self.generation, request.into_inner(), responses, alive));
+        let carrier = request.extensions().get::<Carrier>().cloned();
+        let carrier = carrier.ok_or_else(|| Status::internal("the request has no connection"))?;
+        tokio::spawn(run(shared, carrier, request.into_inner(), responses, alive));
         Ok(Response::new(ReceiverStream::new(body)))
     }
 }
 
 async fn run(
     shared: Arc<Shared>,
-    generation: u64,
+    carrier: Carrier,
     mut requests: Streaming<LoadStatsRequest>,
     responses: mpsc::Sender<Result<LoadStatsResponse, Status>>,
     _alive: mpsc::Sender<()>,
 ) {
-    let mut life = shared.life.subscribe();
+    let mut orders = carrier.orders();
     let mut wanted = shared.load_request.subscribe();
     let mut node = String::new();
     let mut greeted = false;
     loop {
         let ending = async {
-            // An error means that the server is gone, which is an end as well.
-            let _ = life.wait_for(|life| life.is_ending(generation)).await;
+            // An error means that the connection is gone, which is an end as well.
+            let _ = orders.wait_for(|order| *order != Order::Stay).await;
         };
         tokio::select! {
             // Reports that have come are read before the end is noticed.
@@ -72,7 +74,7 @@ async fn run(
                         return;
                     }
                 }
-                if !request.cluster_stats.is_empty() {
+                if !request.cluster_stats.is_empty() && !wanted.borrow().is_dropped {
                     request.cluster_stats.iter().for_each(|stats| lock(&shared.loads).add(stats));
                     let report = LoadReport { node: node.clone(), clusters: request.cluster_stats };
                     shared.journal.record(Event::LoadReported(report));

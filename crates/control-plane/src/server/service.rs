@@ -4,22 +4,24 @@
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::time::Instant;
 use tonic::body::Body;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{Body as HttpBody, BoxFuture, Service, StdError, http};
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::delta::Delta;
 use crate::encoding::Encoded;
-use crate::event::{ConnectionId, Event};
+use crate::event::{Event, Refusal};
 use crate::protocol::Protocol;
-use crate::server::stream::Stream;
+use crate::server::carrier::Carrier;
+use crate::server::stream::{DRAINING, Opened, Stream};
 use crate::server::{MAX_REQUEST_SIZE, Shared};
 use crate::sotw::Sotw;
 
@@ -37,24 +39,52 @@ impl Ads {
     }
 
     async fn stream<P: Protocol>(self, request: Request<Streaming<P::Request>>, delta: bool) -> Answer {
-        let connection = request.extensions().get().copied().unwrap_or(ConnectionId(0));
-        let id = self.shared.journal.next_stream();
-        self.shared.journal.record(Event::StreamOpened { stream: id, connection, delta });
+        let opened = Instant::now();
+        let Self { shared, generation, stream_alive } = self;
+        let carrier = request.extensions().get::<Carrier>().cloned();
+        let carrier = carrier.ok_or_else(|| Status::internal("the request has no connection"))?;
+        if let Err((refusal, status)) = admit(&shared, generation).await {
+            shared.journal.record(Event::StreamRefused { connection: carrier.id, refusal });
+            return Err(status);
+        }
+        let id = shared.journal.next_stream();
+        shared.journal.record(Event::StreamOpened { stream: id, connection: carrier.id, delta });
         // One response in the queue and one in the making: whatever changes meanwhile is part of the next.
         let (responses, body) = mpsc::channel(1);
         let (answered, first_response) = oneshot::channel();
-        let late_headers = self.shared.faults.subscribe().borrow().late_headers;
-        let stream = Stream::<P>::new(Arc::clone(&self.shared), self.generation, id, responses, answered);
-        tokio::spawn(stream.run(request.into_inner(), self.stream_alive.clone()));
+        let late_headers = shared.faults.subscribe().borrow().late_headers;
+        let context = Opened { id, delta, generation, carrier, at: opened };
+        let stream = Stream::<P>::new(shared, context, responses, answered);
+        tokio::spawn(stream.run(request.into_inner(), stream_alive));
         if late_headers {
             // An error is the end of the stream, which the headers may well announce.
             let _ = first_response.await;
         }
-        Ok(Response::new(ReceiverStream::new(body)))
+        Ok(Response::new(Responses(body)))
     }
 }
 
-type Answer = Result<Response<ReceiverStream<Result<Encoded, Status>>>, Status>;
+/// Whether a stream may be opened now, or after a short wait.
+async fn admit(shared: &Shared, generation: u64) -> Result<(), (Refusal, Status)> {
+    if shared.life.borrow().is_ending(generation) {
+        return Err((Refusal::Draining, shared.door.away(DRAINING)));
+    }
+    shared.control_plane.admit().await.map_err(|why| (Refusal::Closed, shared.door.away(&why)))?;
+    shared.door.admit().await
+}
+
+type Answer = Result<Response<Responses>, Status>;
+
+/// The responses of a stream, as they come from its task.
+struct Responses(mpsc::Receiver<Box<Result<Encoded, Status>>>);
+
+impl tokio_stream::Stream for Responses {
+    type Item = Result<Encoded, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(cx).map(|response| response.map(|response| *response))
+    }
+}
 
 impl NamedService for Ads {
     const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
@@ -103,7 +133,7 @@ struct Method<P> {
 
 impl<P: Protocol> StreamingService<P::Request> for Method<P> {
     type Response = Encoded;
-    type ResponseStream = ReceiverStream<Result<Encoded, Status>>;
+    type ResponseStream = Responses;
     type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
 
     fn call(&mut self, request: Request<Streaming<P::Request>>) -> Self::Future {
@@ -141,6 +171,10 @@ impl<T> Encoder for ReadyBytes<T> {
         item.write(buffer);
         Ok(())
     }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        small()
+    }
 }
 
 impl<T: prost::Message + Default> Decoder for ReadyBytes<T> {
@@ -150,4 +184,13 @@ impl<T: prost::Message + Default> Decoder for ReadyBytes<T> {
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<T>, Status> {
         T::decode(buffer).map(Some).map_err(|error| Status::internal(format!("cannot decode the request: {error}")))
     }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        small()
+    }
+}
+
+/// Most streams are quiet most of the time: they keep little room for what may come.
+fn small() -> BufferSettings {
+    BufferSettings::new(512, 32 << 10)
 }

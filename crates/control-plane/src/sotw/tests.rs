@@ -6,7 +6,7 @@ use prost::Message;
 use tonic::Code;
 
 use super::*;
-use crate::protocol::READS_ERRORS;
+use crate::protocol::{MAX_NAME_LENGTH, MAX_NAMES, READS_ERRORS};
 use crate::resources;
 use crate::snapshot::{Snapshot, SnapshotBuilder};
 
@@ -33,6 +33,36 @@ fn the_node_comes_with_the_first_message_only() {
     peer.stream.handle_request(&first).unwrap();
     peer.request(TypeUrl::CLUSTER, ["a", "b"]);
     assert_eq!(peer.stream.node_id(), Some("n1"));
+}
+
+#[test]
+fn what_a_partial_view_does_not_have_is_unknown_and_never_absent_fb3() {
+    // Who reads errors is told so, and gets the rest.
+    let mut peer = Peer::new();
+    peer.set_partial(clusters(["a"]));
+    peer.reads_errors(TypeUrl::CLUSTER, ["a", "elsewhere"]);
+    let response = peer.response();
+    assert_eq!(response.message.resources.len(), 1);
+    let [error] = &response.message.resource_errors[..] else { panic!("{response:?}") };
+    assert_eq!(error.error_detail.as_ref().unwrap().code, Code::Unavailable as i32);
+    assert_eq!(peer.stream.unanswerable_listener(), None);
+
+    // Who does not would take a response without the name for the news that there is none.
+    let mut peer = Peer::new();
+    peer.set_partial(clusters(["a"]));
+    peer.request(TypeUrl::CLUSTER, ["a", "elsewhere"]);
+    peer.is_quiet();
+    peer.set_partial(clusters(["a", "elsewhere"]));
+    assert_eq!(peer.response().names, ["a", "elsewhere"]);
+    peer.request(TypeUrl::LISTENER, ["greeter"]);
+    assert_eq!(peer.stream.unanswerable_listener(), None, "it was answered before");
+
+    // Before the first answer a stream can be refused as a whole.
+    let mut peer = Peer::new();
+    peer.set_partial(clusters(["a"]));
+    peer.request(TypeUrl::LISTENER, ["greeter"]);
+    assert_eq!(peer.stream.unanswerable_listener(), Some("greeter"));
+    peer.is_quiet();
 }
 
 #[test]
@@ -494,6 +524,19 @@ fn the_number_of_types_on_a_stream_is_bounded() {
     peer.request(TypeUrl::from("type.0"), ["b"]);
 }
 
+#[test]
+fn the_names_of_a_type_are_bounded_in_number_and_length_fb39() {
+    let mut peer = Peer::new();
+    let names = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
+    let ask = |names| DiscoveryRequest { resource_names: names, ..request(TypeUrl::CLUSTER, [], "") };
+    assert_eq!(peer.stream.handle_request(&ask(names(MAX_NAMES))), Ok(RequestKind::Subscribe));
+    let too_many = Err(ProtocolError::TooManyNames(TypeUrl::CLUSTER));
+    assert_eq!(peer.stream.handle_request(&ask(names(MAX_NAMES + 1))), too_many);
+    assert!(peer.stream.handle_request(&ask(vec!["a".repeat(MAX_NAME_LENGTH)])).is_ok());
+    let long = peer.stream.handle_request(&ask(vec!["a".repeat(MAX_NAME_LENGTH + 1)]));
+    assert_eq!(long, Err(ProtocolError::LongName(MAX_NAME_LENGTH + 1)));
+}
+
 /// A response as a client reads it.
 #[derive(Debug)]
 struct Read {
@@ -555,9 +598,18 @@ impl Peer {
     }
 
     fn set(&mut self, snapshot: SnapshotBuilder) {
+        self.put(snapshot.build());
+    }
+
+    /// There is more elsewhere.
+    fn set_partial(&mut self, snapshot: SnapshotBuilder) {
+        self.put(snapshot.build().partial());
+    }
+
+    fn put(&mut self, snapshot: Snapshot) {
         self.stamp += 1;
         let previous = self.view.take().unwrap_or_default();
-        self.view = Some(Arc::new(View::advance(&previous, snapshot.build(), self.stamp)));
+        self.view = Some(Arc::new(View::advance(&previous, snapshot, self.stamp)));
         self.stream.handle_view(self.view.clone());
     }
 

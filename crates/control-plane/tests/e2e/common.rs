@@ -28,11 +28,15 @@ impl Client {
 
     /// Opens a stream on a channel.
     pub(crate) async fn open(channel: Channel, node_id: &str) -> Self {
+        Self::try_open(channel, node_id).await.expect("a stream")
+    }
+
+    /// Opens a stream on a channel, if the server lets it in.
+    pub(crate) async fn try_open(channel: Channel, node_id: &str) -> Result<Self, Status> {
         let (requests, body) = mpsc::unbounded_channel();
         let mut stub = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(usize::MAX);
-        let responses =
-            stub.stream_aggregated_resources(UnboundedReceiverStream::new(body)).await.expect("a stream").into_inner();
-        Self { requests, responses, node: Some(Node { id: node_id.to_owned(), ..Node::default() }) }
+        let responses = stub.stream_aggregated_resources(UnboundedReceiverStream::new(body)).await?.into_inner();
+        Ok(Self { requests, responses, node: Some(Node { id: node_id.to_owned(), ..Node::default() }) })
     }
 
     /// Subscribes.

@@ -447,3 +447,19 @@ async fn rejected(watch: &mut DirectoryWatch) -> LoadErrors {
         }
     }
 }
+
+#[test]
+fn what_json_cannot_say_is_written_as_bytes_and_read_as_the_same() {
+    // A field that nobody knows behind a good one, and fields in another order than ours.
+    let mut unknown = resources::eds_cluster("unknown").encode_to_vec();
+    unknown.extend([0xfa, 0xff, 0x0f, 0x01, b'x']);
+    let mut snapshot = Snapshot::builder().cluster(resources::eds_cluster("plain")).build();
+    snapshot.insert(Resource::new(TypeUrl::CLUSTER, "unknown", unknown));
+    let text = snapshot.to_exact_yaml().unwrap();
+    assert!(text.contains("\nencoded:") && text.contains("name: plain"), "{text}");
+    assert_eq!(Snapshot::from_yaml(&text).unwrap(), snapshot);
+    assert_ne!(Snapshot::from_yaml(&snapshot.to_yaml().unwrap()).unwrap(), snapshot, "JSON loses it");
+    let wrong = "encoded: [{ type_url: envoy.config.cluster.v3.Cluster, name: a, value: '!' }]";
+    let error = Snapshot::from_yaml(wrong).unwrap_err().to_string();
+    assert!(error.starts_with("<text>:1: a: value: expected bytes in base64: "), "{error}");
+}

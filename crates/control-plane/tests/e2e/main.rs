@@ -3,4 +3,5 @@
 mod common;
 mod faults;
 mod files;
+mod herd;
 mod server;

@@ -1,8 +1,15 @@
 //! The server on real sockets: what it serves, how it stops and how it comes back.
 
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::endpoint::v3::ClusterStats;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryResponse;
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use mainstay_control_plane::{ControlPlane, Event, RequestKind, Server, Snapshot, SnapshotBuilder, TypeUrl, resources};
+use envoy_types::pb::envoy::service::load_stats::v3::LoadStatsRequest;
+use envoy_types::pb::envoy::service::load_stats::v3::load_reporting_service_client::LoadReportingServiceClient;
+use mainstay_control_plane::{
+    ControlPlane, Event, LoadRequest, RequestKind, Server, Snapshot, SnapshotBuilder, Snapshots, TypeUrl, resources,
+};
 use tonic::Code;
 
 use crate::common::{Client, channel, in_time};
@@ -143,6 +150,67 @@ async fn nodes_can_have_snapshots_of_their_own() {
     }
     server.control_plane().clear_node("special");
     assert_eq!(special.response().await.resources.len(), 1);
+}
+
+#[tokio::test]
+async fn nodes_are_served_what_their_class_is_and_others_are_refused_fb14() {
+    let control_plane = ControlPlane::new();
+    control_plane.classify(|node| match node.id.split_once('-') {
+        Some((class, _)) => Ok(class.to_owned()),
+        None => Err(format!("node {:?} is of no class", node.id)),
+    });
+    let class = |default: SnapshotBuilder| Snapshots { default: default.build().partial(), ..Snapshots::default() };
+    let mut red = class(clusters(["red"]));
+    red.nodes.insert("red-2".to_owned(), clusters(["red", "own"]).build().partial());
+    control_plane.replace_classes([("red".to_owned(), red), ("blue".to_owned(), class(clusters(["blue"])))].into());
+    let server = control_plane.serve("127.0.0.1:0").await.unwrap();
+    let connected = channel(server.addr()).connect().await.unwrap();
+    let ask = async |node: &str, type_url, names: &[&str]| {
+        let mut client = Client::open(connected.clone(), node).await;
+        client.subscribe(type_url, names);
+        let answer = client.next().await.map(|response| response.unwrap().resources.len());
+        (client, answer.map_err(|status| (status.code(), status.message().to_owned())))
+    };
+    assert_eq!(ask("red-1", TypeUrl::CLUSTER, &["red"]).await.1, Ok(1));
+    assert_eq!(ask("red-2", TypeUrl::CLUSTER, &["*"]).await.1, Ok(2));
+    let (mut blue, answer) = ask("blue-1", TypeUrl::CLUSTER, &["*"]).await;
+    assert_eq!(answer, Ok(1));
+    let refused = (Code::PermissionDenied, "node \"nobody\" is of no class".to_owned());
+    assert_eq!(ask("nobody", TypeUrl::CLUSTER, &["*"]).await.1, Err(refused));
+    let waiting = (Code::Unavailable, "there is no complete configuration for nodes of \"green\" yet".to_owned());
+    assert_eq!(ask("green-1", TypeUrl::CLUSTER, &["*"]).await.1, Err(waiting));
+    let (_, unknown) = ask("red-1", TypeUrl::LISTENER, &["greeter"]).await;
+    let (code, text) = unknown.unwrap_err();
+    assert_eq!(code, Code::Unavailable);
+    assert!(text.starts_with("Listener \"greeter\" is not among what is held here"), "{text}");
+    // A change reaches the streams of its class.
+    let blue_now = class(clusters(["blue", "more"]));
+    server.control_plane().replace_classes([("blue".to_owned(), blue_now)].into());
+    assert_eq!(blue.response().await.resources.len(), 2);
+}
+
+#[tokio::test]
+async fn reports_of_load_can_be_accepted_and_dropped_fb22() {
+    let server = serve(clusters(["a"])).await;
+    let interval = Duration::from_secs(300);
+    server.request_loads(LoadRequest { interval, is_dropped: true, ..LoadRequest::default() });
+    let mut stub = LoadReportingServiceClient::new(channel(server.addr()).connect().await.unwrap());
+    let (reports, body) = tokio::sync::mpsc::channel(4);
+    let stats = ClusterStats { cluster_name: "a".to_owned(), total_dropped_requests: 3, ..ClusterStats::default() };
+    for _ in 0..2 {
+        reports
+            .send(LoadStatsRequest { cluster_stats: vec![stats.clone()], ..LoadStatsRequest::default() })
+            .await
+            .unwrap();
+    }
+    drop(reports);
+    let body = tokio_stream::wrappers::ReceiverStream::new(body);
+    let mut answers = stub.stream_load_stats(body).await.unwrap().into_inner();
+    let answer = answers.message().await.unwrap().unwrap();
+    assert_eq!(answer.load_reporting_interval.unwrap().seconds, 300);
+    assert!(answer.send_all_clusters);
+    assert!(answers.message().await.unwrap().is_none(), "both were read");
+    assert_eq!(server.loads().clusters.len(), 0);
 }
 
 #[tokio::test]
