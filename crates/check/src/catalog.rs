@@ -80,6 +80,9 @@ catalog! {
     MS108 Error "A running client rejects a resource"
         "The client says, over CSDS, that it rejected what the control plane sent last, and why, in its own words. It goes on with the version before, if it had one."
         "Correct the resource at the control plane.";
+    MS109 Error "An implementation of --for rejects it, or fails RPCs with it"
+        "Implementations of xDS in gRPC differ in what they reject. With --for go,cpp,java each resource is compared with cases that were served to the real clients, of the versions that the message names: one of them answered with a NACK, in these words, or took the resource and failed the RPC. What was not measured is not told."
+        "Write it in a way that all of your clients take, or leave out of --for who will not see it. `interop/run --only verdicts` measures again.";
     MS110 Error "The bootstrap cannot be used"
         "A channel to an xds: target, or a server, cannot be built with this bootstrap."
         "Correct the field that is named.";
@@ -131,7 +134,7 @@ catalog! {
         "Routes are tried in order and the first that matches is used. An earlier one takes every RPC that this one would match."
         "Move the more specific route up, or remove it.";
     MS302 Warning "Two virtual hosts have the same domain"
-        "gRPC uses the first of them and never the second for that domain; Envoy rejects the whole route configuration."
+        "Mainstay uses the first of them and never the second for that domain. Others may choose the other one, or reject the route configuration."
         "Give each domain to one virtual host.";
     MS303 Note "A virtual host has no default route"
         "RPCs that no route matches fail with UNAVAILABLE. That may be what you want."
@@ -152,7 +155,7 @@ catalog! {
         "Headers of the transport, such as grpc-timeout, are added after the route is chosen: matchers see custom metadata only (A28)."
         "Match custom metadata.";
     MS309 Warning "The name of a header has capital letters"
-        "Header names are in lower case in HTTP/2. Mainstay converts the name; other clients compare it as it is and never match."
+        "Header names are in lower case in HTTP/2. Mainstay converts the name; a client that compares it as it is never matches."
         "Write it in lower case.";
     MS310 Warning "gRPC leaves a route out"
         "The route has a match that no RPC can have, or an action that gRPC does not support: it is as if it were not written, and the routes after it are tried."
@@ -232,7 +235,7 @@ catalog! {
         "Its action is DENY and it has no policies."
         "Add a policy, or remove the filter.";
     MS506 Warning "The name of a header in a policy has capital letters"
-        "Header names are in lower case in HTTP/2. Mainstay converts the name; others compare it as it is, and a policy that never matches is a hole or a wall."
+        "Header names are in lower case in HTTP/2. Mainstay converts the name; to a server that compares it as it is the policy never matches, and is a hole or a wall."
         "Write it in lower case.";
     MS507 Warning "A policy asks for authenticated clients on a plaintext listener"
         "Clients are authenticated by TLS. Without it the policy matches no RPC: ALLOW lets nobody in, DENY refuses nobody."
@@ -242,7 +245,7 @@ catalog! {
         "Add a validation_context with ca_certificate_provider_instance, and require_client_certificate.";
 
     MS601 Warning "Responses come near the limit of 4 MiB"
-        "gRPC receives no message above 4 MiB unless it is told otherwise. Listeners and Clusters are sent all together in the state-of-the-world variant of the protocol, the other types as clients ask for them. Beyond the limit the stream breaks, again and again."
+        "4 MiB is the usual limit of messages that a gRPC client receives; what a client allows xDS servers may be another one. Listeners and Clusters are sent all together in the state-of-the-world variant of the protocol, the other types as clients ask for them. Beyond the limit the stream breaks, again and again."
         "Serve clients only what they need (nodes/ID/), or use collections of endpoints.";
     MS602 Error "Two names are the same to clients"
         "In a name of the form xdstp:…?a=1&b=2 the context parameters have no order. Clients reject a response that has a resource twice."

@@ -34,6 +34,7 @@ mod references;
 mod routing;
 mod security;
 mod set;
+mod verdicts;
 mod walk;
 
 use std::collections::BTreeSet;
@@ -45,6 +46,7 @@ pub use crate::csds::items_of_clients;
 pub use crate::finding::{Finding, Level};
 pub use crate::format::{github, json, sarif};
 pub use crate::input::{Body, Input, Item, Lines, Origin};
+pub use crate::verdicts::{Implementation, verdicts};
 
 use crate::finding::Findings;
 use crate::parse::Parser;
