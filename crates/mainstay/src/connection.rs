@@ -37,14 +37,14 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::channelz_node::{CallCounters, Calls};
-use crate::disconnect::Disconnect;
+use crate::disconnect::{Cause, Disconnect};
 use crate::failure::describe;
 use crate::guard;
 use crate::http2::{self, Address, ConnectError, Ends, Http2Settings};
 use crate::process::{self, Kind, Table};
 use crate::random::Random;
 use crate::stream::Requests;
-use crate::tls::{TransportSecurity, has_name};
+use crate::tls::{Handshake, HandshakeNote, TransportSecurity, has_name};
 
 /// A connection to one address.
 pub(crate) struct Connection {
@@ -111,8 +111,7 @@ pub(crate) struct User {
 pub(crate) struct News {
     pub(crate) id: SubchannelId,
     pub(crate) state: Connectivity,
-    /// Why it is not connected any more.
-    pub(crate) lost: Option<Disconnect>,
+    pub(crate) cause: Cause,
 }
 
 struct Progress {
@@ -164,7 +163,7 @@ impl Connection {
         });
         let mut progress = lock(&connection.progress);
         if progress.state != Connectivity::Idle {
-            user.tell(progress.state.clone(), None);
+            user.tell(progress.state.clone(), Cause::default());
         }
         progress.users.push(user);
         drop(progress);
@@ -192,7 +191,7 @@ impl Connection {
         }
         let (in_use, not_in_use) = oneshot::channel();
         progress.in_use = Some(in_use);
-        progress.enter(Connectivity::Connecting, None);
+        progress.enter(Connectivity::Connecting, Cause::default());
         // A runtime that is about to end drops what is spawned at once, and with it goes the state.
         drop(progress);
         // Not a `Task`: a connection without users lives on until the RPCs on it are done.
@@ -243,17 +242,18 @@ impl Connection {
 
     /// From CONNECTING to the loss of the connection, or to the end of all use. How long to pause.
     async fn run(&self, not_in_use: &mut oneshot::Receiver<()>) -> Option<Duration> {
+        let note = HandshakeNote::default();
         let established = tokio::select! {
             _ = &mut *not_in_use => return None,
-            established = self.establish() => established,
+            established = self.establish(&note) => established,
         };
         match established {
-            Ok(established) => self.carry(established).await,
-            Err(cause) => Some(self.fail(cause)),
+            Ok(established) => self.carry(established, note.ended()).await,
+            Err(text) => Some(self.fail(text, note.ended())),
         }
     }
 
-    async fn establish(&self) -> Result<http2::Established, String> {
+    async fn establish(&self, note: &HandshakeNote) -> Result<http2::Established, String> {
         let ConnectionSpec { address, proxy, security, settings, .. } = &self.spec;
         let ip = address.ip();
         let address = match *proxy {
@@ -264,7 +264,7 @@ impl Connection {
         let tls = security.current(ip, settings.timeout).await;
         let tls = tls.map_err(|error| describe(&ConnectError::Certificates(address.clone(), Box::new(error))))?;
         let http2 = settings.http2.calmed(lock(&self.progress).calmed);
-        let connected = http2::connect(&address, tls.as_ref(), &http2, settings.silence);
+        let connected = http2::connect(&address, tls.as_ref(), &http2, settings.silence, note);
         match tokio::time::timeout_at(until, connected).await {
             Ok(Ok(established)) => Ok(established),
             Ok(Err(error)) => Err(describe(&error)),
@@ -273,13 +273,13 @@ impl Connection {
     }
 
     /// Notes a failed attempt; how long to pause.
-    fn fail(&self, cause: String) -> Duration {
-        lock(&self.progress).fail(cause, None, self.spec.settings.backoff)
+    fn fail(&self, text: String, handshake: Option<Handshake>) -> Duration {
+        lock(&self.progress).fail(text, Cause { handshake, lost: None }, self.spec.settings.backoff)
     }
 
     /// Drives the connection until it takes no more requests, or until nobody uses it and its RPCs are done. How long to
     /// pause.
-    async fn carry(&self, established: http2::Established) -> Option<Duration> {
+    async fn carry(&self, established: http2::Established, handshake: Option<Handshake>) -> Option<Duration> {
         let http2::Established { requests, mut driver, ends, goaway } = established;
         let began = Instant::now();
         let socket = Socket {
@@ -291,7 +291,7 @@ impl Connection {
             checked: ArcSwapOption::empty(),
         };
         // Declared after `driver`, so that it goes first: the requests that `driver` did not send must not come here again.
-        let published = Published::new(self, socket)?;
+        let published = Published::new(self, socket, handshake)?;
         let ended = driver.until_closing().await;
         drop(published);
         let pulse = driver.pulse();
@@ -320,17 +320,17 @@ struct Life {
 }
 
 impl Progress {
-    fn enter(&mut self, state: Connectivity, lost: Option<Disconnect>) {
-        self.users.iter().for_each(|user| user.tell(state.clone(), lost));
+    fn enter(&mut self, state: Connectivity, cause: Cause) {
+        self.users.iter().for_each(|user| user.tell(state.clone(), cause));
         self.state = state;
         self.since = SystemTime::now();
         self.changes = self.changes.saturating_add(1);
     }
 
-    fn fail(&mut self, cause: String, lost: Option<Disconnect>, backoff: Backoff) -> Duration {
+    fn fail(&mut self, text: String, cause: Cause, backoff: Backoff) -> Duration {
         let pause = backoff.delay(self.failures, &mut Random);
         self.failures = self.failures.saturating_add(1);
-        self.enter(Connectivity::TransientFailure(cause.into()), lost);
+        self.enter(Connectivity::TransientFailure(text.into()), cause);
         pause
     }
 
@@ -346,16 +346,13 @@ impl Progress {
         if life.dead {
             let text =
                 format!("{address} gave no sign of life for {:?} after a call was given up", spec.settings.silence);
-            return Some(self.fail(text, Some(lost), backoff));
+            return Some(self.fail(text, Cause::lost(lost), backoff));
         }
         if life.answered || life.lasted >= backoff.delay(self.failures, &mut Random) {
             self.failures = 0;
         } else if self.failures > 0 {
-            return Some(self.fail(
-                format!("{address} closes connections before it has answered"),
-                Some(lost),
-                backoff,
-            ));
+            let text = format!("{address} closes connections before it has answered");
+            return Some(self.fail(text, Cause::lost(lost), backoff));
         } else {
             self.failures = 1;
         }
@@ -372,7 +369,7 @@ impl UntilIdle {
         let pause = match guard::caught(self.0.run(&mut not_in_use)).await {
             Ok(pause) => pause,
             // Of a certificate verifier, say.
-            Err(panic) => Some(self.0.fail(format!("the connection to {} panicked: {panic}", self.0.address()))),
+            Err(panic) => Some(self.0.fail(format!("the connection to {} panicked: {panic}", self.0.address()), None)),
         };
         if let Some(pause) = pause {
             tokio::select! {
@@ -407,8 +404,8 @@ impl Socket {
 impl Drop for UntilIdle {
     fn drop(&mut self) {
         let mut progress = lock(&self.0.progress);
-        let lost = progress.lost.take();
-        progress.enter(Connectivity::Idle, lost);
+        let cause = Cause { lost: progress.lost.take(), handshake: None };
+        progress.enter(Connectivity::Idle, cause);
     }
 }
 
@@ -417,13 +414,13 @@ struct Published<'a>(&'a Connection);
 
 impl<'a> Published<'a> {
     /// None if nobody uses the connection any more.
-    fn new(connection: &'a Connection, socket: Socket) -> Option<Self> {
+    fn new(connection: &'a Connection, socket: Socket, handshake: Option<Handshake>) -> Option<Self> {
         let mut progress = lock(&connection.progress);
         if progress.users.is_empty() {
             return None;
         }
         connection.socket.store(Some(Arc::new(socket)));
-        progress.enter(Connectivity::Ready, None);
+        progress.enter(Connectivity::Ready, Cause { handshake, lost: None });
         Some(Self(connection))
     }
 }
@@ -435,9 +432,9 @@ impl Drop for Published<'_> {
 }
 
 impl User {
-    fn tell(&self, state: Connectivity, lost: Option<Disconnect>) {
+    fn tell(&self, state: Connectivity, cause: Cause) {
         // The driver may be gone: then nobody needs to know.
-        let _ = self.news.unbounded_send(News { id: self.id, state, lost });
+        let _ = self.news.unbounded_send(News { id: self.id, state, cause });
     }
 }
 
@@ -495,7 +492,9 @@ mod tests {
             process::table::<Connections>().0.values().find(|known| known.spec.address == address).unwrap().clone();
         let socket = connection.socket().unwrap();
         let settings = Http2Settings::default();
-        let Ok(dead) = http2::connect(&Address::Tcp(address), None, &settings, Duration::MAX).await else {
+        let Ok(dead) =
+            http2::connect(&Address::Tcp(address), None, &settings, Duration::MAX, &HandshakeNote::default()).await
+        else {
             panic!("the backend lives")
         };
         drop(dead.driver);

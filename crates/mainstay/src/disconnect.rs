@@ -1,8 +1,9 @@
-//! Why a connection to an endpoint was lost, as metrics tell it (A94).
+//! What is behind a new state of a connection to an endpoint, as metrics tell it (A94, A118).
 
 use std::io::ErrorKind;
 
 use crate::failure;
+use crate::tls::Handshake;
 
 /// Why a connection is over, if the peer did not just close it.
 #[derive(Debug, thiserror::Error)]
@@ -15,11 +16,11 @@ pub(crate) enum Lost {
 
 /// Why a connection ended: the first thing that was wrong with it (A94, S-76).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "opentelemetry"), expect(dead_code, reason = "metrics tell them apart"))]
 pub(crate) enum Disconnect {
     /// The peer said so, with a code of HTTP/2.
     GoAway(u32),
     /// Its user has no use for it any more.
+    #[cfg_attr(not(feature = "opentelemetry"), expect(dead_code, reason = "only metrics tell of it"))]
     Shutdown,
     Reset,
     /// By the network, or a ping without an answer.
@@ -28,6 +29,22 @@ pub(crate) enum Disconnect {
     /// Something else is wrong with the socket.
     Socket,
     Unknown,
+}
+
+/// What is behind a new state of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(feature = "opentelemetry"), expect(dead_code, reason = "only metrics ask"))]
+pub(crate) struct Cause {
+    /// Why it is not connected any more.
+    pub(crate) lost: Option<Disconnect>,
+    /// How the TLS handshake of the attempt ended.
+    pub(crate) handshake: Option<Handshake>,
+}
+
+impl Cause {
+    pub(crate) fn lost(why: Disconnect) -> Self {
+        Self { lost: Some(why), handshake: None }
+    }
 }
 
 impl Disconnect {

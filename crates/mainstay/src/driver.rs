@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use mainstay_lb::{Action, ChannelCore, Connectivity, Context, Input, Snapshot};
 use mainstay_xds::Time;
 use mainstay_xds::bootstrap::ServerConfig;
-use mainstay_xds::client::{self, Level, Report};
+use mainstay_xds::client::{self, Report};
 use mainstay_xds::deps::DnsName;
 use mainstay_xds::lrs;
 use tokio::sync::oneshot;
@@ -20,6 +20,7 @@ use crate::channelz_node::Calls;
 use crate::connection::News;
 use crate::guard;
 use crate::last_good::{Recorder, Wake};
+use crate::logs::ReportLog;
 use crate::queue;
 use crate::random::Random;
 use crate::shared::{Command, HubStatus, Plan, Shared};
@@ -40,6 +41,7 @@ pub(crate) struct Driver {
     pub(crate) shared: Arc<Shared>,
     pub(crate) commands: UnboundedReceiver<Command>,
     pub(crate) observer: XdsObserver,
+    pub(crate) log: ReportLog,
     /// Whether the client may have changed since the observer looked at it.
     pub(crate) client_stirred: bool,
     /// Whether something was connected to since RPCs were last told to look.
@@ -184,7 +186,7 @@ impl Driver {
                 }
                 Action::Report(report) => {
                     changed = true;
-                    log(&self.plan.target.canonical, &report);
+                    self.log.note(&self.plan.target.canonical, &report);
                     self.note(&report);
                     guard::shielded("telemetry", || self.observer.note(&report));
                     if let Some(progress) = progress(&report) {
@@ -197,6 +199,9 @@ impl Driver {
                     self.connected = true;
                 }
             }
+        }
+        for (warning, words) in self.subchannels.log.take() {
+            self.shared.channelz.note_event(warning, words);
         }
         // Also without another snapshot: a connection that was lost and is back before anybody looked changes nothing, but
         // RPCs that found it gone wait for word of it.
@@ -258,6 +263,7 @@ impl Driver {
                     xds: XdsStatus::of(target, self.core.client(), &mut self.streams, self.start),
                     listener: self.plan.target.listener.clone(),
                     config: self.core.config().map(|config| config.cloned().map_err(Arc::clone)),
+                    capture: self.core.capture(),
                     shared: self.shared.clone(),
                     connections: self.subchannels.connections(),
                 });
@@ -341,13 +347,4 @@ fn progress(report: &Report) -> Option<String> {
         | Report::DeletionOver(..)
         | Report::SecurityIgnored(_) => return None,
     })
-}
-
-/// Levels mean something: what needs a person is `warn`, what explains a change is `info`, the rest is `debug`.
-pub(crate) fn log(target: &str, report: &Report) {
-    match report.level() {
-        Level::Warn => tracing::warn!(target, "xDS: {report}"),
-        Level::Info => tracing::info!(target, "xDS: {report}"),
-        Level::Debug => tracing::debug!(target, "xDS: {report}"),
-    }
 }

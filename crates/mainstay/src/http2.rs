@@ -18,7 +18,7 @@ use crate::http_connect::{self, ProxyError};
 use crate::keep_alive::{KeepAlive, Keeper};
 use crate::pulse::Pulse;
 use crate::stream::{Gate, Requests};
-use crate::tls::{ClusterTlsError, Presenting, Tls, TlsInfo};
+use crate::tls::{ClusterTlsError, Handshake, HandshakeNote, HandshakeResult, Presenting, Tls, TlsInfo};
 use crate::transport::{FirstWord, Greeting, Stream, Transport};
 
 /// Where a connection goes.
@@ -104,15 +104,20 @@ pub(crate) enum ConnectError {
 /// Connects and waits until the server has proved with its first frame that it speaks HTTP/2.
 ///
 /// The wait matters: a process that accepts and never answers must not count as connected. One that falls silent later
-/// is given up after `patience` (see [`Pulse`]).
+/// is given up after `patience` (see [`Pulse`]). How the handshake of TLS ends is said to `note`.
 pub(crate) async fn connect(
     address: &Address,
     tls: Option<&Tls>,
     settings: &Http2Settings,
     patience: Duration,
+    note: &HandshakeNote,
 ) -> Result<Established, ConnectError> {
-    let (stream, ends) = dial(address, tls, settings.user_timeout()).await?;
-    handshake(stream, address, settings, patience, ends).await
+    let (stream, ends) = dial(address, tls, settings.user_timeout(), note).await?;
+    let established = handshake(stream, address, settings, patience, ends).await;
+    if let Err(ConnectError::BrokenOff(_, error)) = &established {
+        note.broken_off(error);
+    }
+    established
 }
 
 /// A stream of bytes to `address`, secured if asked for. The network may keep what is sent for `user_timeout` without a
@@ -121,6 +126,7 @@ pub(crate) async fn dial(
     address: &Address,
     tls: Option<&Tls>,
     user_timeout: Duration,
+    note: &HandshakeNote,
 ) -> Result<(Box<dyn Stream>, Ends), ConnectError> {
     let failed = |error| ConnectError::Connect(address.clone(), error);
     match address {
@@ -129,12 +135,12 @@ pub(crate) async fn dial(
             stream.set_nodelay(true).map_err(failed)?;
             bound_silence(&stream, user_timeout).map_err(failed)?;
             let local = stream.local_addr().ok();
-            maybe_secure(stream, local, tls, address).await
+            maybe_secure(stream, local, tls, address, note).await
         }
         #[cfg(unix)]
         Address::Unix(path) => {
             let stream = tokio::net::UnixStream::connect(path).await.map_err(failed)?;
-            maybe_secure(stream, None, tls, address).await
+            maybe_secure(stream, None, tls, address, note).await
         }
         #[cfg(not(unix))]
         Address::Unix(_) => Err(failed(std::io::ErrorKind::Unsupported.into())),
@@ -143,7 +149,7 @@ pub(crate) async fn dial(
             let stream = opened.map_err(|error| ConnectError::Proxy { proxy: *proxy, endpoint: *endpoint, error })?;
             bound_silence(stream.get_ref(), user_timeout).map_err(failed)?;
             let local = stream.get_ref().local_addr().ok();
-            maybe_secure(stream, local, tls, address).await
+            maybe_secure(stream, local, tls, address, note).await
         }
     }
 }
@@ -153,9 +159,10 @@ async fn maybe_secure(
     local: Option<SocketAddr>,
     tls: Option<&Tls>,
     address: &Address,
+    note: &HandshakeNote,
 ) -> Result<(Box<dyn Stream>, Ends), ConnectError> {
     let Some(tls) = tls else { return Ok((Box::new(stream), Ends { local, tls: None })) };
-    let (stream, info) = secure(stream, tls, address).await?;
+    let (stream, info) = secure(stream, tls, address, note).await?;
     Ok((Box::new(stream), Ends { local, tls: Some(Arc::new(info)) }))
 }
 
@@ -172,6 +179,7 @@ async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
     stream: T,
     tls: &Tls,
     address: &Address,
+    note: &HandshakeNote,
 ) -> Result<(tokio_rustls::client::TlsStream<T>, TlsInfo), ConnectError> {
     // Only a resolver of its own tells whether this connection was asked for a certificate. It also keeps rustls from
     // resuming a session that was begun with another certificate of ours.
@@ -185,14 +193,21 @@ async fn secure<T: AsyncRead + AsyncWrite + Unpin>(
             Arc::new(config)
         }
     };
-    let stream = tokio_rustls::TlsConnector::from(config)
-        .connect(tls.server_name.clone(), stream)
-        .await
-        .map_err(|error| ConnectError::tls(address, &tls.server_name, error))?;
-    if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+    let under_way = note.begin();
+    let stream = match tokio_rustls::TlsConnector::from(config).connect(tls.server_name.clone(), stream).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            under_way.end(Handshake::failed(HandshakeResult::of(&error)));
+            return Err(ConnectError::tls(address, &tls.server_name, error));
+        }
+    };
+    let connection = stream.get_ref().1;
+    if connection.alpn_protocol() != Some(b"h2") {
+        under_way.end(Handshake::failed(HandshakeResult::NoApplicationProtocol));
         return Err(ConnectError::Alpn(address.clone()));
     }
-    let info = TlsInfo::of(stream.get_ref().1, presenting.as_ref().and_then(|presenting| presenting.certificate()));
+    under_way.end(Handshake::done(connection));
+    let info = TlsInfo::of(connection, presenting.as_ref().and_then(|presenting| presenting.certificate()));
     Ok((stream, info))
 }
 

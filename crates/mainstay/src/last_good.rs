@@ -181,6 +181,15 @@ pub fn read(path: impl AsRef<Path>) -> Result<LastGoodFile, LastGoodError> {
     })
 }
 
+/// Puts a file into a directory as channels do: there is always a whole one, the one before stays beside it, and only this user
+/// may read either. The directory is made if it is not there.
+///
+/// # Errors
+/// If the directory is not ours alone, or the disk takes nothing.
+pub fn write(directory: impl AsRef<Path>, name: &str, bytes: &[u8]) -> Result<(), LastGoodError> {
+    disk::replace(&disk::SystemDisk, directory.as_ref(), name, bytes)
+}
+
 /// Returns the paths of the last-good files in a directory, in order.
 ///
 /// # Errors

@@ -280,6 +280,7 @@ mod hub;
 mod intern;
 mod keep_alive;
 mod local_stream;
+mod logs;
 mod names;
 mod orca_oob;
 mod peer;

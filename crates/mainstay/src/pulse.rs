@@ -33,6 +33,8 @@ pub(crate) struct Pulse {
     is_timed: AtomicBool,
     /// The newest stream whose headers were given to the network, even in part.
     sent: AtomicU32,
+    /// The newest of them when the peer first said that it goes away; the greatest number until then.
+    sent_before_goaway: AtomicU32,
     /// The connection can take no more requests, though its peer would.
     retired: AtomicBool,
     /// Grows with everything that the peer says.
@@ -63,6 +65,7 @@ impl Pulse {
             heard_at: AtomicU64::new(0),
             is_timed: AtomicBool::new(false),
             sent: AtomicU32::new(0),
+            sent_before_goaway: AtomicU32::new(u32::MAX),
             retired: AtomicBool::new(false),
             heard: AtomicU64::new(0),
             answered: AtomicBool::new(false),
@@ -101,6 +104,12 @@ impl Pulse {
     /// will once the connection is over.
     pub(crate) fn has_sent(&self, stream: u32) -> bool {
         self.sent.load(Ordering::Acquire) >= stream
+    }
+
+    /// Whether the stream's headers left, if they did, after the peer had said that it goes away. h2 sends what it has
+    /// queued when it hears that; a peer that drains in peace takes nothing in after the answer to its ping, which goes first.
+    pub(crate) fn left_late(&self, stream: u32) -> bool {
+        stream > self.sent_before_goaway.load(Ordering::Acquire)
     }
 
     /// From now on notes when the peer says something.
@@ -181,6 +190,11 @@ impl Pulse {
         if self.sent.load(Ordering::Relaxed) < stream {
             self.sent.store(stream, Ordering::Release);
         }
+    }
+
+    /// The peer has said for the first time that it goes away.
+    pub(crate) fn note_goaway(&self) {
+        self.sent_before_goaway.store(self.sent.load(Ordering::Relaxed), Ordering::Release);
     }
 
     /// The peer has begun to answer a request.

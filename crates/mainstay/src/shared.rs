@@ -1,13 +1,15 @@
 //! What the driver of a hub, its supervisor and the RPCs share: the plan, the state that is published, and commands.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use mainstay_lb::{Snapshot, Wake, XdsSecurity};
 use mainstay_xds::bootstrap::Bootstrap;
-use mainstay_xds::client::ClientSettings;
+use mainstay_xds::client::{Capture, ClientSettings};
 use mainstay_xds::deps::{ConfigError, DepsSettings, XdsConfig};
+use mainstay_xds::name::AuthorityKey;
 use mainstay_xds::target::Target;
 use tokio::sync::{oneshot, watch};
 
@@ -93,6 +95,8 @@ pub(crate) struct HubStatus {
     pub(crate) xds: XdsStatus,
     pub(crate) listener: Arc<str>,
     pub(crate) config: Option<Result<Arc<XdsConfig>, Arc<ConfigError>>>,
+    /// What the configuration is made of, if it is whole.
+    pub(crate) capture: Option<BTreeMap<AuthorityKey, Capture>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) connections: Vec<Arc<Connection>>,
 }

@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, MutexGuard};
 use tonic::Status;
 
+use crate::failure;
 use crate::pulse::Pulse;
 use crate::request::{Outgoing, RequestBody};
 
@@ -65,7 +66,7 @@ pub(crate) struct Response {
 /// Why there is no response.
 #[derive(Debug)]
 pub(crate) enum NoResponse {
-    /// The connection ended before any of the request was given to the network.
+    /// The connection ended before any of the request was given to the network, or took requests.
     NeverLeft,
     Failed(h2::Error),
 }
@@ -209,6 +210,10 @@ impl Future for Response {
             // What we reset ourselves, as the caller's stream broke, is not the connection's fault, and not to be repeated.
             Err(error) if error.is_reset() && !error.is_remote() => Err(NoResponse::Failed(error)),
             Err(_) if !self.pulse.has_sent(self.stream) => Err(NoResponse::NeverLeft),
+            // Nobody but h2 would have sent it, and the peer says that it did not look at it.
+            Err(error) if self.pulse.left_late(self.stream) && failure::is_refusal(&error) => {
+                Err(NoResponse::NeverLeft)
+            }
             Err(error) => Err(NoResponse::Failed(error)),
         })
     }

@@ -7,14 +7,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_channel::mpsc::UnboundedSender;
-use mainstay_lb::{Counter, Helper, LoadSink, Observation, SubchannelId, SubchannelSpec};
+use mainstay_lb::{Counter, Helper, LoadSink, Observation, Origin, SubchannelId, SubchannelSpec};
 use mainstay_xds::client::Intern;
 use tokio::runtime;
+use tokio::time::Instant;
 
 use crate::channelz_node;
 use crate::connection::{ConnectSettings, Connection, ConnectionSpec, News, Socket, User, WrongName};
 use crate::guard;
 use crate::intern::Interner;
+use crate::logs::EndpointLog;
 use crate::orca_oob::{self, BaseUri};
 use crate::process::{self, Kind, Table};
 use crate::task::Task;
@@ -33,14 +35,23 @@ pub(crate) struct Subchannels {
     interner: Interner,
     news: UnboundedSender<News>,
     observer: LbObserver,
+    pub(crate) log: EndpointLog,
     uses: BTreeMap<SubchannelId, Use>,
     base_uri: BaseUri,
+}
+
+/// Who hears of what becomes of the endpoints of a channel.
+pub(crate) struct Audience {
+    pub(crate) observer: LbObserver,
+    pub(crate) log: EndpointLog,
 }
 
 /// The use of a connection by one subchannel.
 struct Use {
     connection: Arc<Connection>,
     observer: SubchannelObserver,
+    /// Where in the configuration it belongs.
+    origin: Arc<Origin>,
     /// The streams of load reports on it.
     orca_oob: Vec<Task>,
 }
@@ -95,15 +106,17 @@ impl Subchannels {
         settings: ConnectSettings,
         interner: Interner,
         news: UnboundedSender<News>,
-        observer: LbObserver,
+        audience: Audience,
     ) -> Self {
-        Self { runtime, security, settings, interner, news, observer, uses: BTreeMap::new(), base_uri }
+        let Audience { observer, log } = audience;
+        Self { runtime, security, settings, interner, news, observer, log, uses: BTreeMap::new(), base_uri }
     }
 
     /// Sees what happened to a connection in use.
     pub(crate) fn note(&mut self, news: &News) {
         if let Some(used) = self.uses.get_mut(&news.id) {
-            guard::shielded("telemetry", || used.observer.note(&news.state, news.lost));
+            guard::shielded("telemetry", || used.observer.note(&news.state, news.cause));
+            self.log.connection(news, used.connection.address(), &used.origin, Instant::now());
         }
     }
 
@@ -133,7 +146,8 @@ impl Helper for Subchannels {
         let is_secure = !connection.security.is_plaintext();
         let connection = Connection::join(connection, self.user(id));
         let observer = self.observer.subchannel(&spec.origin, is_secure);
-        self.uses.insert(id, Use { connection: connection.clone(), observer, orca_oob: Vec::new() });
+        let origin = Arc::clone(&spec.origin);
+        self.uses.insert(id, Use { connection: connection.clone(), observer, origin, orca_oob: Vec::new() });
         Subchannel(connection)
     }
 
@@ -155,6 +169,7 @@ impl Helper for Subchannels {
         if let Some(Use { connection, orca_oob, .. }) = self.uses.remove(&id) {
             drop(orca_oob); // Or the connection would never be done.
             connection.leave(&self.user(id));
+            self.log.forget(id);
         }
     }
 
@@ -168,6 +183,7 @@ impl Helper for Subchannels {
 
     fn observe(&mut self, observation: &Observation) {
         guard::shielded("telemetry", || self.observer.note(observation));
+        self.log.observation(observation, Instant::now());
     }
 
     fn interner(&mut self) -> Option<&mut dyn Intern> {

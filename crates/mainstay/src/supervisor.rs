@@ -27,11 +27,12 @@ use crate::guard;
 use crate::intern::Interner;
 use crate::last_good::Recorder;
 use crate::local_stream::LocalContext;
+use crate::logs::{EndpointLog, ReportLog};
 use crate::orca_oob::BaseUri;
 use crate::queue;
 use crate::random::Random;
 use crate::shared::{Command, Halt, Plan, Shared};
-use crate::subchannel::Subchannels;
+use crate::subchannel::{Audience, Subchannels};
 use crate::telemetry::{LbObserver, XdsObserver};
 use crate::tls::ChannelSecurity;
 
@@ -113,7 +114,10 @@ impl Supervisor {
                 plan.connect,
                 Interner::of(&plan.bootstrap),
                 news,
-                LbObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
+                Audience {
+                    observer: LbObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
+                    log: EndpointLog::new(&plan.target.canonical, start),
+                },
             ),
             streams: AdsStreams::new(plan.dns.clone(), plan.ads, local, input_sender.clone()),
             lookups: Default::default(),
@@ -123,6 +127,7 @@ impl Supervisor {
             commands: asked,
             shared: shared.clone(),
             observer: XdsObserver::new(plan.telemetry.as_ref(), &plan.target.canonical),
+            log: ReportLog::default(),
             client_stirred: true,
             connected: false,
             plan: plan.clone(),

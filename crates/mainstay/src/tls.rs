@@ -20,7 +20,7 @@ use rustls::pki_types::ServerName;
 pub(crate) use self::chain::{ChainTls, ChainTlsCache};
 pub(crate) use self::client_verifier::client_verifier;
 pub(crate) use self::config::{builder, server_builder, system_roots};
-pub(crate) use self::handshake::HandshakeResult;
+pub(crate) use self::handshake::{Handshake, HandshakeNote, HandshakeResult};
 pub use self::info::TlsInfo;
 pub(crate) use self::info::{OneIdentity, Presenting};
 pub(crate) use self::name::{has_name, host_of, server_name};

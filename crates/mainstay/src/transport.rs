@@ -141,7 +141,7 @@ impl AsyncRead for Transport {
         if let Poll::Ready(Err(error)) = &polled
             && let Some(greeted) = self.greeted.take()
         {
-            let _ = greeted.send(FirstWord::Error(io::Error::new(error.kind(), error.to_string())));
+            let _ = greeted.send(FirstWord::Error(copy(error)));
         }
         let Self { frames, greeted, goaway, pulse, .. } = &mut *self;
         frames.follow(&buf.filled()[before..], |seen| match seen {
@@ -152,7 +152,11 @@ impl AsyncRead for Transport {
                 }
             }
             Seen::Answer => pulse.note_answer(),
-            Seen::GoAway(code) => drop(goaway.set(code)),
+            Seen::GoAway(code) => {
+                if goaway.set(code).is_ok() {
+                    pulse.note_goaway();
+                }
+            }
         });
         polled
     }
@@ -207,6 +211,14 @@ impl AsyncWrite for Transport {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// An error that h2 is to have as well. What TLS says stays what it is: an alert is counted by its kind.
+fn copy(error: &io::Error) -> io::Error {
+    match error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>()) {
+        Some(tls) => io::Error::new(error.kind(), tls.clone()),
+        None => io::Error::new(error.kind(), error.to_string()),
     }
 }
 

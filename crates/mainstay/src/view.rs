@@ -31,6 +31,7 @@
 mod cluster;
 mod error;
 mod held;
+mod recording;
 mod route;
 mod server;
 mod status;
@@ -40,6 +41,7 @@ pub use cluster::{
 };
 pub use error::{ClusterError, ClusterErrorKind, ConfigError, ConfigErrorKind, ResourceError, ResourceErrorKind};
 pub use held::HeldResource;
+pub use recording::{RecordedResource, Recording};
 pub use route::{
     ForwardAction, HashPolicy, HeaderMatch, HeaderMatchKind, PathMatch, RetryPolicy, Route, RouteAction, RouteMatch,
     WeightedCluster,
@@ -73,6 +75,9 @@ pub struct ConfigView {
     pub config: Option<Result<XdsConfig, ConfigError>>,
     /// Every resource that the channel subscribes to, by type and name.
     pub resources: Vec<ResourceStatus>,
+    /// What the configuration in force is made of, if it is complete, of one server in each authority and the newest; never
+    /// what came from a server in this process, such as a last-good file.
+    pub recording: Option<Recording>,
     /// Every xDS server that the channel has needed so far.
     pub servers: Vec<ServerStatus>,
     /// When the view was taken.
@@ -144,6 +149,7 @@ impl ConfigView {
                 .iter()
                 .map(|r| ResourceStatus::of(r, status.xds.received_at(r), clock))
                 .collect(),
+            recording: status.capture.map(|captures| Recording::of(&captures, clock)),
             servers: status.xds.servers.iter().map(ServerStatus::of).collect(),
             taken_at: clock.at(status.xds.now),
         }

@@ -27,7 +27,7 @@ use crate::http2::{self, Address, ConnectError};
 use crate::keep_alive::KeepAlive;
 use crate::process::{self, Kind, Table};
 use crate::task::Task;
-use crate::tls::Tls;
+use crate::tls::{HandshakeNote, Tls};
 use crate::transport::Transport;
 
 /// An xDS server and how it is reached: what streams must agree on to share a connection.
@@ -271,7 +271,7 @@ struct Handshake {
 
 /// Connects, and waits until the server's first SETTINGS are in force: they say how many streams it allows.
 async fn handshake(address: &Address, tls: Option<&Tls>, keep_alive: KeepAlive) -> Result<Handshake, ConnectError> {
-    let (stream, _) = http2::dial(address, tls, keep_alive.timeout).await?;
+    let (stream, _) = http2::dial(address, tls, keep_alive.timeout, &HandshakeNote::default()).await?;
     let wire = Wire::new();
     let (transport, greeting, goaway) = Transport::over(Box::new(Tap::on(stream, wire.clone())), keep_alive.timeout);
     let (requests, mut connection) = h2::client::Builder::new()

@@ -4,6 +4,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Method, header};
+use mainstay_lb::PushBack;
 use mainstay_xds::client::CloseCause;
 use tonic::{Code, Status};
 
@@ -181,7 +182,12 @@ fn ended(mut headers: HeaderMap, http: http::StatusCode) -> End {
         let code = code::to_tonic(mainstay_xds::Code::of_http_status(http.as_u16()));
         Status::new(code, format!("no grpc-status, HTTP status {http}"))
     });
-    let cause = CloseCause::Ended { code: code_number(status.code()), message: status.message().to_owned() };
+    let (code, message) = (code_number(status.code()), status.message().to_owned());
+    let cause = match PushBack::of(&headers) {
+        PushBack::After(come_back) => CloseCause::Deferred { code, message, come_back },
+        // Whoever never wants to see us again will say so again: there is no life without a control plane.
+        PushBack::None | PushBack::Never => CloseCause::Ended { code, message },
+    };
     End { cause, refused: false }
 }
 

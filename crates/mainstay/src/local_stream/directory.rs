@@ -41,7 +41,7 @@ impl Directory {
                 Some(Reload::Rejected(errors)) => {
                     tracing::warn!(directory = %self.path.display(), "files are not used, and those before still are: {errors}");
                 }
-                Some(Reload::Waiting(_)) => {}
+                Some(Reload::Waiting(_) | Reload::Unchanged) => {}
                 None => std::future::pending().await,
             }
         }

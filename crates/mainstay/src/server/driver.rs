@@ -16,11 +16,12 @@ use super::member::{Command, Member};
 use super::plan::ClientPlan;
 use super::port::{Answer, Order};
 use crate::ads::{AdsStreams, Service, StreamInput};
-use crate::driver::{BATCH, QUEUE, log, server_of};
+use crate::driver::{BATCH, QUEUE, server_of};
 use crate::guard;
 use crate::intern::Interner;
 use crate::last_good::{Recorder, Wake};
 use crate::local_stream::LocalContext;
+use crate::logs::ReportLog;
 use crate::queue;
 use crate::random::Random;
 use crate::serving_state::ServingState;
@@ -39,6 +40,7 @@ pub(super) struct Driver {
     commands: UnboundedReceiver<Command>,
     interner: Interner,
     observer: XdsObserver,
+    log: ReportLog,
     deadline: Option<Time>,
     /// Keeps what is in force in files, if that is wanted.
     recorder: Option<Recorder>,
@@ -82,6 +84,7 @@ impl Driver {
             commands,
             interner: Interner::of(&plan.bootstrap),
             observer: XdsObserver::new(plan.telemetry.as_ref(), &SCOPE.into()),
+            log: ReportLog::default(),
             deadline: None,
             recorder,
             start,
@@ -218,7 +221,7 @@ impl Driver {
     }
 
     fn report(&mut self, report: Report) {
-        log(SCOPE, &report);
+        self.log.note(SCOPE, &report);
         match server_of(&report) {
             Some(server) => self.streams.note(server, &report),
             None => self.members.iter().for_each(|member| member.server.node.note(&report)),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use mainstay_xds::bootstrap::Bootstrap;
 use mainstay_xds::resource::tls::DownstreamTls;
-use rustls::HandshakeKind;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
@@ -13,7 +12,9 @@ use tonic::transport::server::{Connected, TcpConnectInfo, TlsConnectInfo};
 
 use crate::credentials::{OwnServerTls, ServerCredentials};
 use crate::telemetry::ServerObserver;
-use crate::tls::{ChainTls, ChainTlsCache, ClusterTlsError, HandshakeResult, OwnProviders, Providers, TlsInfo};
+use crate::tls::{
+    ChainTls, ChainTlsCache, ClusterTlsError, Handshake, HandshakeResult, OwnProviders, Providers, TlsInfo,
+};
 use crate::transport::Stream;
 
 /// How a server secures connections.
@@ -110,9 +111,10 @@ impl ChainSecurity {
             Some(b"h2") => Ok(stream),
             Some(_) | None => Err(HandshakeError::Alpn),
         });
-        let result = accepted.as_ref().map_or_else(HandshakeError::result, |_| HandshakeResult::Success);
-        let kind = accepted.as_ref().ok().and_then(|stream| stream.get_ref().1.handshake_kind());
-        observer.handshake(result, kind.map(|kind| kind == HandshakeKind::Resumed));
+        observer.handshake(match &accepted {
+            Ok(stream) => Handshake::done(stream.get_ref().1),
+            Err(error) => Handshake::failed(error.result()),
+        });
         let stream = accepted?;
         let connection = stream.get_ref().1;
         let presented = identity.as_ref().and_then(|identity| identity.certified_key().cert.first());

@@ -114,6 +114,42 @@ async fn it_is_known_whether_a_request_left_before_its_connection_ended() {
     assert!(requests.pulse.is_retired(), "whoever carries the connection may not know");
 }
 
+/// A server that drains pings after its good-bye. h2 answers that first, and then sends what was queued before it heard of it.
+#[tokio::test]
+async fn a_request_that_left_after_the_good_bye_is_as_one_that_never_left() {
+    let Pair { requests, mut connection, mut server } = connect(10).await;
+    let early = requests.send(request("early").0).unwrap();
+    assert!(futures_util::poll!(&mut connection).is_pending());
+    let (_, mut respond) = server.accept().await.unwrap().unwrap();
+    server.graceful_shutdown();
+    assert!(futures_util::poll!(Box::pin(server.accept())).is_pending());
+    let late = requests.send(request("late").0).unwrap();
+    assert!(futures_util::poll!(&mut connection).is_pending());
+    assert!(requests.pulse.has_sent(late.stream), "h2 has sent it");
+    respond.send_response(http::Response::new(()), true).unwrap();
+    assert!(server.accept().await.is_none(), "nobody looks at it");
+    drop((server, respond));
+    connection.await.unwrap();
+    assert!(early.await.is_ok(), "it was there in time");
+    assert!(matches!(late.await, Err(NoResponse::NeverLeft)));
+}
+
+/// One that left before is the peer's to refuse, which counts (A6).
+#[tokio::test]
+async fn a_request_that_is_refused_by_a_good_bye_has_left() {
+    let Pair { requests, mut connection, mut server } = connect(10).await;
+    let refused = requests.send(request("refused").0).unwrap();
+    assert!(futures_util::poll!(&mut connection).is_pending());
+    server.abrupt_shutdown(h2::Reason::NO_ERROR);
+    while server.accept().await.is_some() {}
+    drop(server);
+    let _ = connection.await;
+    match refused.await {
+        Err(NoResponse::Failed(error)) => assert!(failure::is_refusal(&error), "{error}"),
+        other => panic!("{:?}", other.map(|_| ())),
+    }
+}
+
 #[tokio::test]
 async fn a_request_that_is_no_good_is_not_sent() {
     let Pair { requests, connection: _connection, server: _server } = connect(10).await;

@@ -9,8 +9,8 @@ use mainstay_xds::client::{Report, XdsClient};
 use tonic::Code;
 use tonic::body::Body;
 
-use crate::disconnect::Disconnect;
-use crate::tls::HandshakeResult;
+use crate::disconnect::Cause;
+use crate::tls::Handshake;
 
 /// Nobody can have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(crate) struct ServerCallObserver;
 pub(crate) struct ReceivedObserver;
 
 impl SubchannelObserver {
-    pub(crate) fn note(&mut self, _: &Connectivity, _lost: Option<Disconnect>) {}
+    pub(crate) fn note(&mut self, _: &Connectivity, _: Cause) {}
 }
 
 impl XdsObserver {
@@ -111,7 +111,7 @@ impl ServerObserver {
         Self
     }
 
-    pub(crate) fn handshake(&self, _: HandshakeResult, _resumed: Option<bool>) {}
+    pub(crate) fn handshake(&self, _: Handshake) {}
 
     pub(crate) fn begin(&self, _path: &str, _known: bool, _: &HeaderMap) -> ServerCallObserver {
         ServerCallObserver

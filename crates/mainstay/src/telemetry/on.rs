@@ -10,6 +10,7 @@ pub use builder::{Telemetry, TelemetryBuilder};
 
 mod builder;
 mod calls;
+mod handshakes;
 mod instruments;
 mod messages;
 mod policies;

@@ -1,8 +1,25 @@
 //! How a TLS handshake ended, in the words of A118.
 
 use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
+use rustls::{AlertDescription, CertificateError, CommonState, Error, HandshakeKind, PeerIncompatible};
+
+/// A TLS handshake that ended (S-78).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handshake {
+    pub(crate) result: HandshakeResult,
+    /// Whether it went on with an earlier session, as far as it came to that.
+    pub(crate) resumed: Option<bool>,
+}
+
+/// How a TLS handshake of ours ends. Whoever makes a connection hears it here, also if it gives up waiting; nothing is
+/// heard of one that never begins.
+#[derive(Debug, Default)]
+pub(crate) struct HandshakeNote(Mutex<Option<Handshake>>);
+
+/// A handshake that has begun. If this is dropped without a word, it took too long.
+pub(crate) struct UnderWay<'a>(&'a HandshakeNote);
 
 /// How a TLS handshake ended (S-78).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +45,57 @@ pub(crate) enum HandshakeResult {
     PeerClosed,
 }
 
+impl Handshake {
+    pub(crate) fn failed(result: HandshakeResult) -> Self {
+        Self { result, resumed: None }
+    }
+
+    /// One that ended well.
+    pub(crate) fn done(connection: &CommonState) -> Self {
+        let resumed = connection.handshake_kind().map(|kind| kind == HandshakeKind::Resumed);
+        Self { result: HandshakeResult::Success, resumed }
+    }
+}
+
+impl HandshakeNote {
+    pub(crate) fn begin(&self) -> UnderWay<'_> {
+        UnderWay(self)
+    }
+
+    /// The peer breaks the connection off after our side of the handshake. In TLS 1.3 that is when it refuses our
+    /// certificate: it says so in an alert.
+    pub(crate) fn broken_off(&self, error: &io::Error) {
+        let mut ended = self.lock();
+        if ended.is_some() && matches!(tls_error(error), Some(Error::AlertReceived(_))) {
+            *ended = Some(Handshake::failed(HandshakeResult::of(error)));
+        }
+    }
+
+    pub(crate) fn ended(&self) -> Option<Handshake> {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Handshake>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl UnderWay<'_> {
+    pub(crate) fn end(self, handshake: Handshake) {
+        *self.0.lock() = Some(handshake);
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.lock().get_or_insert(Handshake::failed(HandshakeResult::TimedOut));
+    }
+}
+
 impl HandshakeResult {
     /// What an error of rustls, or of the connection under it, comes to.
     pub(crate) fn of(error: &io::Error) -> Self {
-        match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        match tls_error(error) {
             Some(error) => Self::of_tls(error),
             None => match error.kind() {
                 io::ErrorKind::TimedOut => Self::TimedOut,
@@ -130,9 +194,36 @@ impl HandshakeResult {
     }
 }
 
+fn tls_error(error: &io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// S-78: whoever stops waiting has not heard of an end, and a refusal may come after ours.
+    #[test]
+    fn a_handshake_is_noted_however_it_ends() {
+        let ended = |note: &HandshakeNote| note.ended().map(|handshake| handshake.result);
+        let alert = Error::AlertReceived(AlertDescription::CertificateRequired);
+        let alert = io::Error::new(io::ErrorKind::InvalidData, alert);
+
+        let never = HandshakeNote::default();
+        never.broken_off(&alert);
+        assert_eq!(ended(&never), None, "it did not begin");
+
+        let late = HandshakeNote::default();
+        drop(late.begin());
+        assert_eq!(ended(&late), Some(HandshakeResult::TimedOut));
+
+        let refused = HandshakeNote::default();
+        refused.begin().end(Handshake { result: HandshakeResult::Success, resumed: Some(false) });
+        refused.broken_off(&io::ErrorKind::ConnectionReset.into());
+        assert_eq!(ended(&refused), Some(HandshakeResult::Success), "what HTTP/2 lacks is no fault of TLS");
+        refused.broken_off(&alert);
+        assert_eq!(ended(&refused), Some(HandshakeResult::VerificationFailed));
+    }
 
     #[test]
     fn errors_of_tls_and_of_the_connection_have_the_words_of_a118() {

@@ -92,6 +92,7 @@ impl ConfigView {
                 Err(error) => Err(ConfigError::of(&error, clock)),
             }),
             resources: resources.iter().filter_map(|resource| resource.status(taken_at)).collect(),
+            recording: None,
             servers: Vec::new(),
             taken_at,
         })

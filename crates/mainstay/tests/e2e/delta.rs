@@ -23,7 +23,10 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::common::{Client, backends, call, call_within, control_plane, in_time, service, spread, until_answered_by};
+use crate::common::{
+    Client, backends, call, call_within, control_plane, in_time, metadata, service, spread, status_of,
+    until_answered_by,
+};
 
 #[tokio::test]
 async fn a_channel_follows_its_control_plane_and_is_sent_what_changed() {
@@ -73,9 +76,9 @@ async fn bad_updates_and_deletions_leave_what_is_in_use_in_use() {
 
 #[tokio::test]
 async fn what_is_not_there_is_known_after_one_round_trip() {
-    // DX-14, with everybody's timers.
+    // DX-14, with everybody's timers. The server has something: who has nothing at all may have just begun (D-36).
     let [one] = backends(["one"]).await;
-    let server = control_plane(Snapshot::default()).await;
+    let server = control_plane(Snapshot::builder().cluster(resources::eds_cluster("other")).build()).await;
     let mut client = start(&[&server], Delta::Required);
     let status = in_time(call(&mut client)).await.unwrap_err();
     assert!(status.message().contains("Listener \"service\" does not exist on"), "{status:?}");
@@ -128,6 +131,12 @@ async fn events_and_views_say_which_variant_a_server_is_spoken_to_in() {
         }
         assert_eq!(seen, expected, "{mode:?}");
         assert_eq!(Some(&channel.config().await.unwrap().servers[0].delta), expected.last(), "{mode:?}");
+        // CSDS, which `mainstay get` reads of other processes.
+        let addr = server.addr().to_string();
+        let configs = status_of("delta").await;
+        let told: Vec<_> = configs.iter().filter_map(|c| metadata(c, "mainstay.servers").remove(&addr)).collect();
+        let last = if expected.last() == Some(&true) { "READY, delta" } else { "READY" };
+        assert!(told.iter().any(|told| told == last), "{mode:?}: {told:?}");
     }
 }
 
@@ -206,15 +215,20 @@ async fn a_control_plane_that_restarts_with_something_else_is_followed() {
 #[tokio::test]
 async fn a_server_that_counts_from_1_in_each_process_never_leaves_a_client_behind() {
     // DX-16: version 1 of the endpoints is something else after the restart, and the server believes who has "1". Over
-    // delta the name that it gives itself shows it; in the other variant it is told nothing (DX-30).
+    // delta neither the name that it gives itself nor so short a version is believed; in the other variant it is told
+    // nothing (DX-30).
     let [one, two] = backends(["one", "two"]).await;
-    for delta in [Delta::Required, Delta::Off] {
-        let first = Counting::start("127.0.0.1:0".parse().unwrap(), "process-1", &service(&[&one])).await;
+    for (delta, names) in [
+        (Delta::Required, ["process-1", "process-2"]),
+        (Delta::Required, ["the same for ever", "the same for ever"]),
+        (Delta::Off, ["process-1", "process-2"]),
+    ] {
+        let first = Counting::start("127.0.0.1:0".parse().unwrap(), names[0], &service(&[&one])).await;
         let addr = first.addr;
         let mut client = Client::new(builder_of(vec![server_config(&addr.to_string(), delta)]).build().unwrap());
         assert_eq!(call(&mut client).await.unwrap(), "one");
         first.kill().await;
-        let second = Counting::start(addr, "process-2", &service(&[&two])).await;
+        let second = Counting::start(addr, names[1], &service(&[&two])).await;
         until_answered_by(&mut client, "two").await;
         second.kill().await;
     }

@@ -22,7 +22,7 @@ async fn totals_equal_what_was_sent_exactly_across_a_restart_of_the_control_plan
     let localities = [resources::locality("left", [one.addr()]), resources::locality("right", [two.addr()])];
     snapshot.insert(resources::localities("service", localities));
     let server = control_plane(snapshot).await;
-    server.request_loads(LoadRequest { interval: Duration::from_millis(300), clusters: None });
+    server.request_loads(LoadRequest { interval: Duration::from_millis(300), ..LoadRequest::default() });
     let mut client = reporting(&server);
     let mut events = server.events();
     spread(&mut client, 50).await;
@@ -66,7 +66,7 @@ async fn drops_are_reported_by_category() {
     endpoints.policy = Some(Policy { drop_overloads: vec![drop], ..Default::default() });
     snapshot.insert(endpoints);
     let server = control_plane(snapshot).await;
-    server.request_loads(LoadRequest { interval: Duration::from_millis(20), clusters: None });
+    server.request_loads(LoadRequest { interval: Duration::from_millis(20), ..LoadRequest::default() });
     let mut client = reporting(&server);
     for _ in 0..5 {
         assert_eq!(call(&mut client).await.unwrap_err().code(), Code::Unavailable);
@@ -90,7 +90,7 @@ async fn metrics_of_endpoints_are_passed_on_as_the_cluster_says() {
     snapshot.insert(resources::with_load_reports(resources::eds_cluster("service"), metrics));
     snapshot.insert(resources::endpoints("service", [one.address]));
     let server = control_plane(snapshot).await;
-    server.request_loads(LoadRequest { interval: Duration::from_millis(20), clusters: None });
+    server.request_loads(LoadRequest { interval: Duration::from_millis(20), ..LoadRequest::default() });
     let mut client = reporting(&server);
     spread(&mut client, 8).await;
     until_reported(&server, 8).await;
@@ -104,7 +104,7 @@ async fn a_cluster_without_lrs_server_is_not_reported() {
     let mut snapshot = two_clusters(&one);
     snapshot.insert(resources::with_load_reports(resources::eds_cluster("other"), [""; 0]));
     let server = control_plane(snapshot).await;
-    server.request_loads(LoadRequest { interval: Duration::from_millis(20), clusters: None });
+    server.request_loads(LoadRequest { interval: Duration::from_millis(20), ..LoadRequest::default() });
     let mut client = reporting(&server);
     let mut events = server.events();
     spread(&mut client, 5).await;

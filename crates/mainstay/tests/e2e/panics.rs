@@ -193,7 +193,7 @@ impl tracing::Subscriber for Bomb {
     }
 
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target() == "mainstay::driver"
+        metadata.target() == "mainstay::logs"
     }
 
     fn event(&self, _: &tracing::Event<'_>) {

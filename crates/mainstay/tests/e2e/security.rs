@@ -411,13 +411,13 @@ impl CertificateProvider for Provided {
 }
 
 /// An authority that everyone trusts, and files with what clients need.
-struct Pki {
-    ca: Authority,
+pub(crate) struct Pki {
+    pub(crate) ca: Authority,
     files: Files,
 }
 
 impl Pki {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (ca, files) = (Authority::new(), Files::new());
         files.write("ca.pem", &ca.pem());
         files.write_identity(&ca.issue("client"));
@@ -430,7 +430,7 @@ impl Pki {
             .with_ca_certificate_file(self.files.path("ca.pem"))
     }
 
-    fn builder(&self, server: &Server) -> ChannelBuilder {
+    pub(crate) fn builder(&self, server: &Server) -> ChannelBuilder {
         self.builder_with(server, self.file_watcher())
     }
 
@@ -450,7 +450,7 @@ impl Pki {
     }
 
     /// A backend with this certificate, which demands one of ours if `mtls`.
-    async fn backend(&self, id: &str, issued: &Issued, mtls: bool) -> Backend {
+    pub(crate) async fn backend(&self, id: &str, issued: &Issued, mtls: bool) -> Backend {
         let identity = mainstay_testservice::Identity::from_pem(&issued.certificate_pem, &issued.key_pem);
         let mut tls = ServerTlsConfig::new().identity(identity);
         if mtls {
@@ -469,7 +469,7 @@ impl Pki {
 }
 
 /// A TLS context with roots and our certificate from the files, for servers that have one of these names.
-fn mtls(names: &[&str]) -> tls::CommonTlsContext {
+pub(crate) fn mtls(names: &[&str]) -> tls::CommonTlsContext {
     let instance = || tls::CertificateProviderPluginInstance { instance_name: "files".into(), ..Default::default() };
     let exact = |name: &&str| StringMatcher {
         match_pattern: Some(MatchPattern::Exact((*name).to_owned())),
@@ -493,7 +493,7 @@ fn upstream(common: tls::CommonTlsContext) -> tls::UpstreamTlsContext {
 }
 
 /// A service whose cluster asks for TLS.
-fn secured(backend: &Backend, context: tls::CommonTlsContext) -> SnapshotBuilder {
+pub(crate) fn secured(backend: &Backend, context: tls::CommonTlsContext) -> SnapshotBuilder {
     with_cluster(pack_any(upstream(context)), resources::endpoints("service", [backend.addr()]))
 }
 

@@ -2,6 +2,7 @@
 
 mod calls;
 mod collect;
+mod handshakes;
 mod panics;
 mod policies;
 mod servers;

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay::bootstrap::{Bootstrap, CallCreds, CertificateFiles, Node, ServerConfig};
+use mainstay::event::Event;
 use mainstay::{Channel, ChannelBuilder, ResolveHost};
-use mainstay_control_plane::{Snapshot, resources};
+use mainstay_control_plane::{Address, ControlPlane, Limits, ServerOptions, Snapshot, resources};
 use mainstay_testservice::{Backend, Identity, ServerTlsConfig};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
@@ -21,6 +22,34 @@ use crate::common::{Client, backends, call, control_plane, in_time, service, unt
 use crate::pki::{Authority, Files};
 use crate::proxy::Proxy;
 use crate::relay::Relay;
+
+// === Being told when to come back ===
+
+#[tokio::test]
+async fn a_client_that_is_refused_comes_back_when_the_server_says_sc10() {
+    let control_plane = ControlPlane::new();
+    control_plane.set(Snapshot::default());
+    let push_back = (Duration::from_secs(3), Duration::from_secs(3));
+    let options = ServerOptions { limits: Limits { push_back, ..Limits::default() }, ..ServerOptions::default() };
+    let server = control_plane.serve_with(Address::Tcp("127.0.0.1:0".parse().unwrap()), options).unwrap();
+    server.refuse_streams(Some("a herd is here".to_owned()));
+    let channel = builder(ServerConfig::insecure(server.addr().to_string())).build().unwrap();
+    let mut events = channel.events();
+    let mut client = Client::new(channel);
+    // The RPC waits: there is nothing to fail it with before the last server was heard.
+    let rpc = tokio::spawn(async move { call(&mut client).await });
+    let retry_after = in_time(async {
+        loop {
+            if let Event::Unreachable { retry_after, .. } = events.next().await.expect("the channel is there") {
+                return retry_after;
+            }
+        }
+    });
+    // Give or take a fifth; our own first pause is 20 ms here.
+    let retry_after = retry_after.await;
+    assert!((Duration::from_millis(2400)..=Duration::from_millis(3600)).contains(&retry_after), "{retry_after:?}");
+    rpc.abort();
+}
 
 // === TLS to the control plane ===
 

@@ -81,7 +81,8 @@ metrics! {
         server_call_sent: Histogram<u64> => SIZE, on, "grpc.server.call.sent_total_compressed_message_size", "By", "Compressed message bytes sent per server call.";
         server_call_received: Histogram<u64> => SIZE, on, "grpc.server.call.rcvd_total_compressed_message_size", "By", "Compressed message bytes received per server call.";
 
-        // TLS handshakes of servers (A118).
+        // TLS handshakes (A118).
+        client_handshakes: Counter<u64>, off, "grpc.client.tls.handshakes", "{handshake}", "Number of TLS handshakes of channels, by how they ended.";
         server_handshakes: Counter<u64>, off, "grpc.server.tls.handshakes", "{handshake}", "Number of TLS handshakes of servers, by how they ended.";
 
         // Retries (A96).
@@ -162,7 +163,7 @@ impl Instruments {
 
     /// Whether any metric of subchannels is on.
     pub(super) fn of_subchannels(&self) -> bool {
-        let counters = [&self.disconnections, &self.attempts_succeeded, &self.attempts_failed];
+        let counters = [&self.disconnections, &self.attempts_succeeded, &self.attempts_failed, &self.client_handshakes];
         self.open_connections.is_some() || counters.into_iter().any(Option::is_some)
     }
 }

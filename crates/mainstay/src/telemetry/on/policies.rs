@@ -52,7 +52,10 @@ impl LbObserver {
                     weights.iter().for_each(|weight| histogram.record(*weight, &labels));
                 }
             }
-            Observation::SecurityIgnored { .. } => {}
+            Observation::SecurityIgnored { .. }
+            | Observation::Ejection { .. }
+            | Observation::Priority { .. }
+            | Observation::Leaf { .. } => {}
         }
     }
 }

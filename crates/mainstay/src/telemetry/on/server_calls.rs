@@ -8,12 +8,13 @@ use http::HeaderMap;
 use opentelemetry::KeyValue;
 use tonic::{Code, Status};
 
-use super::builder::{HANDSHAKE_RESUMED, Telemetry};
+use super::builder::Telemetry;
 use super::calls::{METHOD, OTHER, STATUS, name};
+use super::handshakes::handshake_labels;
 use super::messages::Messages;
 use super::traces::Trace;
 use crate::guard;
-use crate::tls::HandshakeResult;
+use crate::tls::Handshake;
 
 /// Sees the RPCs of a server and the handshakes of its connections.
 pub(crate) struct ServerObserver {
@@ -60,15 +61,11 @@ impl ServerObserver {
         Self { calls: observing.map(Arc::new), handshakes: counted.cloned() }
     }
 
-    /// A TLS handshake ended; `resumed` is whether it went on with an earlier session, as far as it came to that (S-78).
-    pub(crate) fn handshake(&self, result: HandshakeResult, resumed: Option<bool>) {
+    /// A TLS handshake ended.
+    pub(crate) fn handshake(&self, handshake: Handshake) {
         let Some(telemetry) = &self.handshakes else { return };
         let Some(counter) = &telemetry.instruments().server_handshakes else { return };
-        let mut labels = vec![KeyValue::new(HANDSHAKE_RESULT, result.name())];
-        if let (true, Some(resumed)) = (telemetry.labels().handshake_resumed, resumed) {
-            let kind = if resumed { "RESUMED_HANDSHAKE" } else { "FULL_HANDSHAKE" };
-            labels.push(KeyValue::new(HANDSHAKE_RESUMED, kind));
-        }
+        let labels: Vec<_> = handshake_labels(telemetry.labels(), handshake).collect();
         guard::shielded("telemetry", || counter.add(1, &labels));
     }
 
@@ -179,8 +176,6 @@ impl ReceivedObserver {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-const HANDSHAKE_RESULT: &str = "grpc.tls.handshake.result";
 
 /// Methods with labels of their own. Real services have fewer.
 const MAX_METHODS: usize = 1000;

@@ -1,7 +1,7 @@
-//! Metrics of subchannels (A94, S-76, S-77).
+//! Metrics of subchannels (A94, S-76, S-77), and of their TLS handshakes (A118).
 //!
-//! Channels share connections, and each counts its own use of one: an attempt that it waited for, however many others
-//! did; a connection as open while one of its subchannels has it; a disconnection when that subchannel loses it or lets
+//! Channels share connections, and each counts its own use of one: an attempt that it waited for, and the handshake in
+//! it, however many others did; a connection as open while one of its subchannels has it; a disconnection when that subchannel loses it or lets
 //! go of it. A channel that finds a connection open has made no attempt. So the sums of one channel agree with one
 //! another whatever other channels do, and the sum over channels may exceed the number of sockets.
 //!
@@ -16,7 +16,8 @@ use opentelemetry::KeyValue;
 
 use super::TARGET;
 use super::builder::{BACKEND_SERVICE, DISCONNECT_ERROR, LOCALITY, Labels, SECURITY_LEVEL, Telemetry};
-use crate::disconnect::Disconnect;
+use super::handshakes::handshake_labels;
+use crate::disconnect::{Cause, Disconnect};
 use crate::guard;
 
 /// Sees what a subchannel goes through. Dropped when it is let go.
@@ -47,11 +48,16 @@ impl SubchannelObserver {
         Self(None)
     }
 
-    /// Counts what a new state means. `lost` says why it is not connected any more.
-    pub(crate) fn note(&mut self, state: &Connectivity, lost: Option<Disconnect>) {
+    /// Counts what a new state means.
+    pub(crate) fn note(&mut self, state: &Connectivity, Cause { lost, handshake }: Cause) {
         let Some(this) = &mut self.0 else { return };
         let attempted = std::mem::replace(&mut this.connecting, *state == Connectivity::Connecting);
         let instruments = this.telemetry.instruments();
+        if let (true, Some(handshake), Some(counter)) = (attempted, handshake, &instruments.client_handshakes) {
+            let of_handshake = handshake_labels(this.telemetry.labels(), handshake);
+            let labels: Vec<_> = this.labels.iter().cloned().chain(of_handshake).collect();
+            counter.add(1, &labels);
+        }
         match state {
             Connectivity::Connecting => {}
             Connectivity::Ready => {

@@ -180,12 +180,12 @@ async fn a_listener_is_replaced_a_hundred_times_under_load() {
     assert!(failed.is_empty(), "{failed:?}");
 }
 
-/// A connection that is lost and back before anybody looked is noticed by the RPCs that found it gone. On several threads a
-/// GOAWAY may meet the same RPC twice, which is then told so (A6).
+/// A connection that is lost and back before anybody looked is noticed by the RPCs that found it gone. On several threads the
+/// good-byes of several connections may meet the same RPC, which is no fault of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_rpc_waits_for_a_connection_that_is_there() {
     let failed = replace_under_load(30).await;
-    assert!(failed.iter().all(|status| status.code() != Code::DeadlineExceeded), "{failed:?}");
+    assert!(failed.is_empty(), "{failed:?}");
 }
 
 /// Replaces the Listener so often under the load of our own channel. The RPCs that failed.
