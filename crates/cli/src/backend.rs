@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use crate::{
     failure::Failure,
     listen,
+    logging::LogFormat,
     output::{self, BAD, GOOD, Output, TITLE},
     signals::Signals,
 };
@@ -87,7 +88,7 @@ struct Xds {
 }
 
 impl Flags {
-    pub(crate) fn resolve(self) -> Result<Settings, Failure> {
+    pub(crate) fn resolve(self, log: LogFormat) -> Result<Settings, Failure> {
         let hostname = self.hostname.unwrap_or_else(|| self.id.clone());
         if !hostname.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
             return Err(Failure::usage(format!("{hostname:?} cannot be a host name: it goes into a header"))
@@ -97,7 +98,11 @@ impl Flags {
             Kind::Insecure => ServerCredentials::insecure(),
             Kind::Xds => ServerCredentials::xds(ServerCredentials::insecure()),
         };
-        let xds = self.xds.then_some(Xds { credentials, last_good: self.last_good, json: self.json });
+        let xds = self.xds.then_some(Xds {
+            credentials,
+            last_good: self.last_good,
+            json: self.json || log == LogFormat::Json,
+        });
         Ok(Settings { listen: listen::resolve("--listen", &self.listen)?, id: self.id, hostname, xds })
     }
 }

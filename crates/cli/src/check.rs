@@ -1,15 +1,20 @@
 //! `mainstay check`: what is wrong with resources and bootstraps, before clients find out.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
-use mainstay_check::{BootstrapFile, Finding, Id, Input, Level, against, check, github, json, page, sarif};
+use mainstay_check::{
+    BootstrapFile, Finding, Id, Implementation, Input, Level, against, check, github, json, page, sarif,
+};
+use mainstay_mirror::config::MirrorConfig;
 
 use crate::{
     failure::Failure,
     output::{BAD, DIM, GOOD, Output, TITLE, styled},
+    progress,
     signals::Signals,
 };
 
@@ -29,6 +34,8 @@ use source::Source;
 ///
 ///   # mainstay: allow MS302 because the second host is for the old name
 ///
+/// A file that is called mirror.yaml is checked as what `mainstay serve --mirror-config` takes.
+///
 /// Exit codes: 0 no errors, 1 errors found, 2 it could not be checked.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
@@ -45,6 +52,11 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "DIR|FILE|csds:ADDR")]
     against: Option<Source>,
 
+    /// Tell what these implementations reject as well, as measured with them: go, cpp (C-core and Python, Ruby and others on
+    /// it), java
+    #[arg(long = "for", value_name = "NAME", value_delimiter = ',', value_parser = implementation)]
+    implementations: Vec<Implementation>,
+
     /// How findings are written
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -58,7 +70,7 @@ pub(crate) struct Flags {
     allow: Vec<Id>,
 
     /// Say what a check looks for, what it means and what to do
-    #[arg(long, value_name = "ID", value_parser = id, conflicts_with_all = ["source", "bootstrap", "against", "json", "allow"])]
+    #[arg(long, value_name = "ID", value_parser = id, conflicts_with_all = ["source", "bootstrap", "against", "implementations", "json", "allow"])]
     explain: Option<Id>,
 }
 
@@ -83,6 +95,14 @@ fn id(text: &str) -> Result<Id, String> {
     })
 }
 
+/// One whose verdicts are known: nothing is said of others.
+fn implementation(text: &str) -> Result<Implementation, String> {
+    let known: Vec<_> = Implementation::ALL.into_iter().filter(|one| one.version().is_some()).collect();
+    let names: Vec<_> = known.iter().map(|one| one.name()).collect();
+    let found = known.iter().find(|one| one.name() == text).copied();
+    found.ok_or_else(|| format!("its verdicts have not been measured; those of {} have", names.join(", ")))
+}
+
 /// What the flags mean.
 #[derive(Debug)]
 pub(crate) enum Settings {
@@ -95,6 +115,7 @@ pub(crate) struct Task {
     source: Source,
     bootstrap: Option<BootstrapFile>,
     against: Option<Source>,
+    implementations: BTreeSet<Implementation>,
     format: Format,
     allowed: BTreeSet<Id>,
 }
@@ -108,7 +129,9 @@ impl Flags {
         let bootstrap = self.bootstrap.as_deref().map(source::bootstrap).transpose()?;
         let format = if self.json { Format::Json } else { self.format };
         let allowed = self.allow.into_iter().collect();
-        Ok(Settings::Check(Box::new(Task { source, bootstrap, against: self.against, format, allowed })))
+        let implementations = self.implementations.into_iter().collect();
+        let task = Task { source, bootstrap, against: self.against, implementations, format, allowed };
+        Ok(Settings::Check(Box::new(task)))
     }
 }
 
@@ -118,17 +141,23 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
         Settings::Explain(id) => return output.line(page(id).trim_end()),
         Settings::Check(task) => task,
     };
-    let Task { source, bootstrap, against: old, format, allowed } = *task;
+    let Task { source, bootstrap, against: old, implementations, format, allowed } = *task;
+    if let Some(path) = source.mirror_config() {
+        return mirror_config(path, &mut output);
+    }
     let gathering = async {
-        let new = source.gather(bootstrap.as_ref()).await?;
-        let old = match &old {
+        let mut new = source.gather(bootstrap.as_ref()).await?;
+        let mut old = match &old {
             Some(old) => Some(old.gather(bootstrap.as_ref()).await?),
             None => None,
         };
+        for (_, input) in new.iter_mut().chain(old.iter_mut().flatten()) {
+            source::add_verdicts(input, &implementations);
+        }
         Ok((new, old))
     };
     let (new, old) = tokio::select! {
-        gathered = gathering => gathered?,
+        gathered = progress::shown("reading what is to be checked", gathering) => gathered?,
         () = signals.next() => return Ok(()),
     };
     let mut findings = match old {
@@ -151,6 +180,40 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
             Err(Failure::failed(summary(&findings)).tip(tip))
         }
     }
+}
+
+/// Checks the classes of a mirror (FB-14).
+fn mirror_config(path: &Path, output: &mut Output) -> Result<(), Failure> {
+    let text =
+        fs::read_to_string(path).map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+    match MirrorConfig::parse(&text) {
+        Ok(_) => output.line(styled(GOOD, "nothing found")),
+        Err(errors) => {
+            let place = styled(TITLE, path.display());
+            errors.0.iter().try_for_each(|error| output.line(format_args!("{place}: {error}")))?;
+            Err(Failure::failed(match errors.0.len() {
+                1 => "1 error".to_owned(),
+                count => format!("{count} errors"),
+            }))
+        }
+    }
+}
+
+/// What is wrong with what a process or a directory holds.
+pub(crate) async fn of_source(source: &crate::source::Source) -> Result<Vec<Finding>, Failure> {
+    use crate::source::Source as Place;
+    let source = match source {
+        Place::Directory(path) | Place::File(path) => Source::Path(path.clone()),
+        Place::Csds(address) => Source::Csds(address.clone()),
+        Place::Envoy(_) | Place::Live => {
+            return Err(Failure::usage("only gRPC processes, which have CSDS, and files can be checked"));
+        }
+    };
+    let inputs = source.gather(None).await?;
+    let mut findings: Vec<Finding> = inputs.iter().flat_map(|(_, input)| check(input)).collect();
+    findings.sort();
+    findings.dedup();
+    Ok(findings)
 }
 
 /// The clients of a process are compared one by one where both states have the same, and all together otherwise.

@@ -1,16 +1,14 @@
 //! The command line as a whole: which commands there are, and how one is run.
 
-use std::io;
-
 use clap::{
-    Parser, Subcommand,
+    CommandFactory as _, Parser, Subcommand,
     builder::{Styles, styling::AnsiColor},
 };
-use tracing_subscriber::EnvFilter;
 
 use crate::{
-    backend, check, demo, diff, explain, failure::Failure, get, inspect, last_good, load, output::Output, serve,
-    signals::Signals, sim, soak, status, top,
+    backend, check, complete, dash, demo, diff, explain, failure::Failure, get, inspect, last_good, load,
+    logging::LogFormat, mirror, output::Output, publish, record, serve, signals::Signals, sim, soak, status, swarm,
+    top,
 };
 
 /// xDS channels that keep working when the control plane does not.
@@ -18,6 +16,10 @@ use crate::{
 #[command(name = "mainstay", version, styles = STYLES, after_help = AFTER_HELP)]
 #[command(arg_required_else_help = true, subcommand_required = true, max_term_width = 100)]
 pub(crate) struct Cli {
+    /// How lines about what happens are written, by commands that run until they are ended, and on standard error
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
+    log: LogFormat,
+
     #[command(subcommand)]
     command: Command,
 }
@@ -26,18 +28,25 @@ pub(crate) struct Cli {
 enum Command {
     Demo(demo::Flags),
     Serve(serve::Flags),
+    Publish(publish::Flags),
     Check(check::Flags),
     Backend(backend::Flags),
     Load(load::Flags),
     Get(get::Flags),
     LastGood(last_good::Flags),
+    Record(record::Flags),
+    Mirror(mirror::Flags),
     Explain(explain::Flags),
     Inspect(inspect::Flags),
     Status(status::Flags),
     Top(top::Flags),
     Diff(diff::Flags),
+    Dash(dash::Flags),
     Sim(sim::Flags),
     Soak(soak::Flags),
+    Swarm(swarm::Flags),
+    Completions(complete::CompletionFlags),
+    Man(complete::ManFlags),
 }
 
 impl Cli {
@@ -47,36 +56,38 @@ impl Cli {
             Failure::failed(format!("cannot start the threads of the program: {error}"))
                 .tip("the system may be out of threads or file descriptors (see `ulimit -a`)")
         })?;
-        log();
+        self.log.init();
         let result = runtime.block_on(async {
             let signals = Signals::listen()?;
             let output = Output::stdout();
             match self.command {
-                Command::Demo(flags) => demo::run(flags.resolve(), signals, output).await,
-                Command::Serve(flags) => serve::run(flags.resolve()?, signals, output).await,
+                Command::Demo(flags) => demo::run(flags.resolve()?, signals, output).await,
+                Command::Serve(flags) => serve::run(flags.resolve()?, signals, output, self.log).await,
+                Command::Publish(flags) => publish::run(flags.resolve()?, signals, output).await,
                 Command::Check(flags) => check::run(flags.resolve()?, signals, output).await,
-                Command::Backend(flags) => backend::run(flags.resolve()?, signals, output).await,
+                Command::Backend(flags) => backend::run(flags.resolve(self.log)?, signals, output).await,
                 Command::Load(flags) => load::run(flags.resolve()?, signals, output).await,
                 Command::Get(flags) => get::run(flags.resolve()?, signals, output).await,
                 Command::LastGood(flags) => last_good::run(flags, output),
+                Command::Record(flags) => record::run(flags, signals, output).await,
+                Command::Mirror(flags) => mirror::run(flags, output).await,
                 Command::Explain(flags) => explain::run(flags.resolve()?, signals, output).await,
                 Command::Inspect(flags) => inspect::run(flags, signals, output).await,
                 Command::Status(flags) => status::run(flags, signals, output).await,
                 Command::Top(flags) => top::run(flags, signals, output).await,
                 Command::Diff(flags) => diff::run(flags, signals, output).await,
+                Command::Dash(flags) => dash::run(flags.resolve()?, signals, output).await,
                 Command::Sim(flags) => sim::run(flags.resolve(), signals, output).await,
                 Command::Soak(flags) => soak::run(flags.resolve(), signals, output).await,
+                Command::Swarm(flags) => swarm::run(flags.resolve()?, signals, output).await,
+                Command::Completions(flags) => complete::completions(&flags, Cli::command()),
+                Command::Man(flags) => complete::man(&flags, Cli::command(), output),
             }
         });
         // Calls that never end must not keep the process.
         runtime.shutdown_background();
         result
     }
-}
-
-/// Sends what the libraries log to standard error: errors, or what `RUST_LOG` asks for.
-fn log() {
-    tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env()).with_writer(io::stderr).init();
 }
 
 const STYLES: Styles = Styles::styled()

@@ -58,6 +58,14 @@ pub(crate) struct Options {
 /// A channel to `target`. Nothing is sent before the first call.
 pub(crate) fn connect(target: &Target, options: &Options) -> Result<Box<dyn Caller>, Failure> {
     match target {
+        Target::Plain(..) => Ok(Box::new(TestServiceClient::new(endpoint_of(target, options)?.connect_lazy()))),
+        Target::Xds(text) => Ok(Box::new(TestServiceClient::new(xds_channel(text, options)?))),
+    }
+}
+
+/// Where tonic's own channel leads, if it has what is asked of it.
+pub(crate) fn endpoint_of(target: &Target, options: &Options) -> Result<Endpoint, Failure> {
+    match target {
         Target::Plain(_, text) if options.wait_for_ready => Err(Failure::usage(format!(
             "--wait-for-ready cannot be had for {text}: tonic's own channel has no such mode"
         ))
@@ -70,8 +78,8 @@ pub(crate) fn connect(target: &Target, options: &Options) -> Result<Box<dyn Call
             "--last-good cannot be had for {text}: tonic's own channel has no control plane"
         ))
         .tip("drop the flag, or call an xds: target")),
-        Target::Plain(endpoint, _) => Ok(Box::new(TestServiceClient::new(endpoint.connect_lazy()))),
-        Target::Xds(text) => Ok(Box::new(TestServiceClient::new(xds_channel(text, options)?))),
+        Target::Plain(endpoint, _) => Ok((**endpoint).clone()),
+        Target::Xds(text) => Err(Failure::usage(format!("{text} is not one server"))),
     }
 }
 

@@ -10,13 +10,16 @@ mod stage;
 
 use std::{
     io::{self, IsTerminal as _},
+    net::SocketAddr,
     time::Duration,
 };
 
 use clap::Args;
 
 use crate::{
+    admin,
     failure::Failure,
+    listen,
     output::Output,
     signals::Signals,
     traffic::{Schedule, Traffic},
@@ -35,6 +38,10 @@ use stage::Mesh;
 /// configuration sends it, or if the client did not go from one control plane to the other as it should.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
+    /// Serve CSDS and channelz of the client at this HOST:PORT, for `mainstay dash`, `inspect` and `status`
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+
     /// Stay up after the last scene, until SIGINT or SIGTERM
     #[arg(long)]
     keep: bool,
@@ -47,19 +54,26 @@ pub(crate) struct Flags {
 /// What the flags mean.
 #[derive(Debug)]
 pub(crate) struct Settings {
+    admin: Option<SocketAddr>,
     keep: bool,
     telling: Telling,
 }
 
 impl Flags {
-    pub(crate) fn resolve(self) -> Settings {
+    pub(crate) fn resolve(self) -> Result<Settings, Failure> {
+        let admin = self.admin.map(|address| listen::resolve("--admin", &address)).transpose()?;
         let live = io::stderr().is_terminal();
-        Settings { keep: self.keep, telling: if self.json { Telling::Json } else { Telling::Text { live } } }
+        let telling = if self.json { Telling::Json } else { Telling::Text { live } };
+        Ok(Settings { admin, keep: self.keep, telling })
     }
 }
 
 /// Plays the script.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
+    let _admin = match settings.admin {
+        Some(address) => Some(admin::serve(address).await?),
+        None => None,
+    };
     let mut narrator = Narrator::new(output, settings.telling);
     let mut mesh = Mesh::start().await?;
     narrator.remark(&mesh.describe())?;

@@ -14,6 +14,7 @@ use crate::{
     failure::Failure,
     get::{self, Report},
     output::Output,
+    progress,
     signals::Signals,
     source::{Boot, Holding, Source},
     span,
@@ -78,7 +79,7 @@ enum Side {
 /// Compares both sides once.
 pub(crate) async fn run(flags: Flags, mut signals: Signals, mut output: Output) -> Result<(), Failure> {
     let difference = tokio::select! {
-        difference = difference(&flags) => difference?,
+        difference = progress::shown("waiting for both sides", difference(&flags)) => difference?,
         () = signals.next() => return Ok(()),
     };
     if flags.json {

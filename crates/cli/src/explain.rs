@@ -2,6 +2,7 @@
 
 mod all;
 mod decision;
+mod server;
 mod text;
 mod words;
 
@@ -18,8 +19,10 @@ use mainstay_sim::Seeded;
 
 use crate::{
     channelz::{self, Channels},
+    check,
     failure::Failure,
     output::Output,
+    progress,
     signals::Signals,
     source::Source,
     span,
@@ -38,20 +41,42 @@ use decision::Decided;
 ///
 /// With --all it prints every route of the target with its clusters and their shares, and marks those that can never match.
 ///
+/// With --server it explains the other end instead: `mainstay explain --server 10.0.0.1:50051 --peer 10.0.0.7 --san spiffe://prod/web
+/// --resources DIR METHOD` tells which filter chain the connection has, which virtual host and route the call, and what each RBAC
+/// filter says, with the policy that decided.
+///
 /// With --json it prints one object: target, path, listener, virtual_host, route (index, match, and passed: the routes before it
 /// with why), filters (name, type, effect, override), cluster, weight, leaf, priority, locality, lb_policy, endpoints, timeout_ms, retry,
 /// circuit_breaker and, if the call would fail, error and code.
 ///
-/// The exit code is 0 if the call would be sent, 3 if it would fail, be dropped or wait, and 1 if there is no configuration.
+/// The exit code is 0 if the call would be sent, or reach the application; 3 if it would fail, be dropped, wait or be refused; and 1 if
+/// there is no configuration.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// The target of the channel, such as xds:///greeter
+    /// The target of the channel, such as xds:///greeter; not with --server
     #[arg(value_name = "TARGET", value_parser = parse_target)]
     target: String,
 
     /// The method, such as /hello.Greeter/SayHello
-    #[arg(value_name = "METHOD", value_parser = parse_path, required_unless_present = "all")]
+    #[arg(value_name = "METHOD", value_parser = parse_path, required_unless_present_any = ["all", "server"])]
     path: Option<String>,
+
+    /// Explain what the server that listens on this IP:PORT does with the call: filter chain, virtual host, route, RBAC filters. The
+    /// resources are those of --resources or of the process at --at
+    #[arg(long, value_name = "ADDR", conflicts_with = "all")]
+    server: Option<SocketAddr>,
+
+    /// With --server: who calls, IP or IP:PORT
+    #[arg(long, value_name = "PEER", value_parser = parse_peer, default_value = "127.0.0.1", requires = "server")]
+    peer: SocketAddr,
+
+    /// With --server: a URI in the certificate of the caller, such as spiffe://prod/web; may be given more than once
+    #[arg(long, value_name = "URI", requires = "server")]
+    san: Vec<String>,
+
+    /// With --server: the authority that the call is for [default: the address of the server]
+    #[arg(long, value_name = "NAME", requires = "server")]
+    authority: Option<String>,
 
     /// A header of the call, such as x-canary:yes; may be given more than once
     #[arg(short = 'H', long = "header", value_name = "NAME:VALUE", value_parser = parse_header, conflicts_with = "all")]
@@ -88,7 +113,15 @@ pub(crate) struct Flags {
 
 /// What the flags mean.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) enum Settings {
+    /// A call of a channel, or all.
+    Channel(Box<ChannelSettings>),
+    /// A call to a server.
+    Server(Box<server::Settings>),
+}
+
+#[derive(Debug)]
+pub(crate) struct ChannelSettings {
     target: String,
     path: Option<String>,
     headers: HeaderMap,
@@ -101,29 +134,55 @@ pub(crate) struct Settings {
 
 impl Flags {
     pub(crate) fn resolve(self) -> Result<Settings, Failure> {
-        let Self { target, path, headers, at, resources, bootstrap, seed, all: _, json, timeout } = self;
+        let Self { target, path, headers, at, resources, bootstrap, seed, all: _, json, timeout, .. } = self;
+        let mut map = HeaderMap::new();
+        headers.into_iter().for_each(|(name, value)| _ = map.append(name, value));
+        if let Some(server) = self.server {
+            let source = match (at, resources) {
+                (Some(at), _) => format!("csds:{at}").parse().map_err(Failure::usage)?,
+                (None, Some(directory)) => check::source::Source::Path(directory),
+                (None, None) => return Err(Failure::usage("--server needs --resources DIR or --at ADDR")),
+            };
+            // With --server there is no target: what stands first is the method.
+            let path = match path {
+                None => parse_path(&target).map_err(Failure::usage)?,
+                Some(_) => return Err(Failure::usage("--server takes a method and no target")),
+            };
+            let (peer, sans, authority) = (self.peer, self.san, self.authority);
+            let call =
+                server::Settings { server, peer, sans, authority, path, headers: map, source, bootstrap, seed, json };
+            return Ok(Settings::Server(Box::new(call)));
+        }
+        if !target.starts_with("xds:") {
+            return Err(Failure::usage(format!("{target}: {EXPECTED_TARGET}")));
+        }
         let source = match (at, resources) {
             (Some(at), _) => at.parse().map_err(|error| Failure::usage(format!("--at {at}: {error}")))?,
             (None, Some(directory)) => Source::Directory(directory),
             (None, None) => Source::Live,
         };
-        let mut map = HeaderMap::new();
-        headers.into_iter().for_each(|(name, value)| _ = map.append(name, value));
-        Ok(Settings { target, path, headers: map, source, bootstrap, seed, json, timeout })
+        let channel = ChannelSettings { target, path, headers: map, source, bootstrap, seed, json, timeout };
+        Ok(Settings::Channel(Box::new(channel)))
     }
 }
 
 /// Explains one call, or all routes.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Output) -> Result<(), Failure> {
-    let Settings { target, path, headers, source, bootstrap, seed, json, timeout } = &settings;
+    let settings = match settings {
+        Settings::Channel(settings) => settings,
+        Settings::Server(settings) => {
+            return tokio::select! {
+                done = server::run(&settings, &mut output) => done,
+                () = signals.next() => Ok(()),
+            };
+        }
+    };
+    let ChannelSettings { target, path, headers, source, bootstrap, seed, json, timeout } = &*settings;
     let (view, boot, holding) = tokio::select! {
-        found = source.view(target, bootstrap.as_deref(), *timeout) => found?,
+        found = progress::shown("waiting for the configuration", source.view(target, bootstrap.as_deref(), *timeout)) => found?,
         () = signals.next() => return Ok(()),
     };
-    let resolved = boot.resolve(&view)?.ok_or_else(|| {
-        Failure::failed(format!("{target}: no complete configuration within {timeout:?}"))
-            .tip("`mainstay get` shows what has not come; --timeout gives the servers more time")
-    })?;
+    let resolved = boot.resolve(&view)?.ok_or_else(|| incomplete(target, *timeout))?;
     let config = resolved.config.clone().map_err(|error| Failure::failed(format!("{target}: {error}")))?;
     let Some(path) = path else {
         let routes = all::Table::new(&view, &config);
@@ -146,6 +205,43 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
         Outcome::Fails(failure) => Err(would(format!("fail with {}: {}", failure.code.name(), failure.message))),
         Outcome::Dropped(failure) => Err(would(format!("fail with {}: {}", failure.code.name(), failure.message))),
     }
+}
+
+/// A call explained, for those who show it in their own way.
+#[derive(Debug)]
+pub(crate) struct Explained {
+    /// As on a terminal, without colours.
+    pub(crate) text: String,
+    pub(crate) json: serde_json::Value,
+    /// Whether the call would be sent.
+    pub(crate) is_sent: bool,
+}
+
+/// Explains a call by what a process or a directory holds.
+pub(crate) async fn of_source(
+    source: &Source,
+    target: &str,
+    path: &str,
+    headers: &HeaderMap,
+    timeout: Duration,
+) -> Result<Explained, Failure> {
+    let path = parse_path(path).map_err(Failure::usage)?;
+    let (view, boot, holding) = source.view(target, None, timeout).await?;
+    let resolved = boot.resolve(&view)?.ok_or_else(|| incomplete(target, timeout))?;
+    let config = resolved.config.clone().map_err(|error| Failure::failed(format!("{target}: {error}")))?;
+    let channels = holding.as_ref().and_then(|holding| holding.channels.as_ref());
+    let mut states = States { channels, view: &view };
+    let rpc = Rpc { path: &path, headers };
+    let told = explain(Ok(config.clone()), &mut states, rpc, &mut Seeded::new(0));
+    let decided = Decided::new(&view, &resolved, &config, rpc, &told, &states);
+    let json = serde_json::to_value(&decided).map_err(|error| Failure::failed(error.to_string()))?;
+    let text = anstream::adapter::strip_str(&decided.to_string()).to_string();
+    Ok(Explained { text, json, is_sent: matches!(told.outcome, Outcome::Sent { .. }) })
+}
+
+fn incomplete(target: &str, timeout: Duration) -> Failure {
+    Failure::failed(format!("{target}: no complete configuration within {timeout:?}"))
+        .tip("`mainstay get` shows what has not come; --timeout gives the servers more time")
 }
 
 fn would(what: String) -> Failure {
@@ -206,12 +302,16 @@ impl Surroundings for States<'_> {
 }
 
 fn parse_target(text: &str) -> Result<String, String> {
-    if text.starts_with("xds:") {
-        Ok(text.to_owned())
-    } else {
-        Err("expected an xDS name such as xds:///greeter".into())
-    }
+    // A method, where there is a server.
+    if text.starts_with("xds:") || text.starts_with('/') { Ok(text.to_owned()) } else { Err(EXPECTED_TARGET.into()) }
 }
+
+fn parse_peer(text: &str) -> Result<SocketAddr, String> {
+    let ip = || text.parse().map(|ip: std::net::IpAddr| SocketAddr::new(ip, 0));
+    text.parse().or_else(|_| ip()).map_err(|_| "expected an address such as 10.0.0.7 or 10.0.0.7:4000".to_owned())
+}
+
+const EXPECTED_TARGET: &str = "expected an xDS name such as xds:///greeter";
 
 fn parse_path(text: &str) -> Result<String, String> {
     let parts = text.strip_prefix('/').and_then(|rest| rest.split_once('/'));

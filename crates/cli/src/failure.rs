@@ -87,6 +87,21 @@ impl fmt::Display for Failure {
     }
 }
 
+/// An error with everything that led to it.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Some say what their cause says.
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
 /// The exit code of a wrong command line, the same as clap's own.
 pub(crate) const USAGE: u8 = 2;
 

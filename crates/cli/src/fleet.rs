@@ -138,12 +138,17 @@ pub(crate) fn state_name(state: ResourceState) -> &'static str {
     }
 }
 
-/// A table: columns as wide as what is in them, the last one cut where the line ends.
+/// A table: columns as wide as what is in them, the last one cut where the line ends. Where not even the others fit, each row is a
+/// list with the names of the columns.
 pub(crate) fn table(head: &[&str], rows: &[(bool, Vec<String>)], width: usize) -> String {
     let cell = |text: &str| clean(text).chars().count();
     let widths: Vec<usize> = (0..head.len())
         .map(|column| rows.iter().map(|(_, row)| cell(&row[column])).chain([head[column].len()]).max().unwrap_or(0))
         .collect();
+    let fixed: usize = widths.iter().take(head.len().saturating_sub(1)).map(|width| width + 2).sum();
+    if fixed > width {
+        return lists(head, rows);
+    }
     let line = |row: &[String]| {
         let cells = row.iter().zip(&widths).map(|(text, width)| format!("{:width$}", clean(text), width = *width));
         let line = cells.collect::<Vec<_>>().join("  ");
@@ -159,6 +164,19 @@ pub(crate) fn table(head: &[&str], rows: &[(bool, Vec<String>)], width: usize) -
     lines.join("\n")
 }
 
+fn lists(head: &[&str], rows: &[(bool, Vec<String>)]) -> String {
+    let widest = head.iter().map(|name| name.len()).max().unwrap_or(0);
+    let list = |(bad, row): &(bool, Vec<String>)| {
+        let title = row.first().map_or_else(String::new, |text| clean(text));
+        let told = head.iter().zip(row).skip(1).filter(|(_, text)| *text != "-");
+        let told =
+            told.map(|(name, text)| format!("  {}  {}", styled(DIM, format_args!("{name:widest$}")), clean(text)));
+        let title = if *bad { styled(BAD, title) } else { title };
+        [title].into_iter().chain(told).collect::<Vec<_>>().join("\n")
+    };
+    rows.iter().map(list).collect::<Vec<_>>().join("\n")
+}
+
 /// What is not known.
 pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
@@ -171,7 +189,9 @@ pub(crate) fn age(age_ms: u64) -> String {
 
 /// How wide the terminal is; what is not a terminal has no end.
 pub(crate) fn width() -> usize {
-    std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(usize::MAX)
+    let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let measured = || terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0));
+    told.or_else(measured).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -183,5 +203,14 @@ mod tests {
         let rows = [(false, vec!["a".to_owned(), "long text".to_owned()])];
         assert_eq!(table(&["X", "Y"], &rows, 6).lines().last(), Some("a  lo…"));
         assert_eq!(table(&["X", "Y"], &rows, usize::MAX).lines().last(), Some("a  long text"));
+    }
+
+    #[test]
+    fn a_table_that_does_not_fit_is_a_list() {
+        let row = |a: &str, b: &str, c: &str| vec![a.to_owned(), b.to_owned(), c.to_owned()];
+        let rows = [(false, row("127.0.0.1:1", "xds:///a", "-")), (false, row("127.0.0.1:2", "-", "refused"))];
+        let text = table(&["ADDRESS", "TARGET", "ERROR"], &rows, 20);
+        let plain = anstream::adapter::strip_str(&text).to_string();
+        assert_eq!(plain, "127.0.0.1:1\n  TARGET   xds:///a\n127.0.0.1:2\n  ERROR    refused");
     }
 }

@@ -21,13 +21,13 @@ use crate::{
     failure::Failure,
     listen,
     output::Output,
+    progress,
     signals::Signals,
     source::{Boot, Resolved},
     span,
 };
 use listener::ListenerReport;
-use report::Status;
-pub(crate) use report::{ClusterReport, Facts, Report, RouteReport, ServerReport};
+pub(crate) use report::{ClusterReport, Facts, Report, RouteReport, ServerReport, Status};
 pub(crate) use tree::{clean, draw};
 
 /// Resolve an xDS target as a channel does and show the configuration with its sources
@@ -146,7 +146,10 @@ async fn run_target(
     let boot = Boot::of_user(None)?;
     let mut configs = channel.configs();
     let mut shown = tokio::select! {
-        first = first(&mut configs, Instant::now() + settings.timeout) => report_of(&first?, boot.as_ref()),
+        first = progress::shown(
+            format!("waiting for the configuration of {target}"),
+            first(&mut configs, Instant::now() + settings.timeout),
+        ) => report_of(&first?, boot.as_ref()),
         () = signals.next() => return Ok(()),
     };
     print(settings, &shown, &mut output)?;
@@ -183,7 +186,10 @@ async fn run_server(
     let mut events = running.events();
     let mut states = running.serving_state(address).ok_or_else(ended)?;
     tokio::select! {
-        _ = tokio::time::timeout(settings.timeout, states.serving()) => {}
+        _ = progress::shown(
+            format!("waiting for the Listener of {address}"),
+            tokio::time::timeout(settings.timeout, states.serving()),
+        ) => {}
         () = signals.next() => return Ok(()),
     }
     let mut shown = listener_report(&running).await?;

@@ -11,6 +11,7 @@ use crate::{
     fleet::{self, Row, state_name},
     get::{self, Report, ServerReport, clean},
     output::{BAD, DIM, Output, TITLE, styled},
+    progress,
     signals::Signals,
     source::{Boot, Holding, Scope, Source},
     span,
@@ -56,40 +57,45 @@ pub(crate) struct Flags {
 
 /// What a process holds.
 #[derive(Debug, Serialize)]
-struct Process {
-    address: String,
-    clients: Vec<Client>,
-    channels: Option<Vec<ChannelReport>>,
+pub(crate) struct Process {
+    pub(crate) address: String,
+    pub(crate) clients: Vec<Client>,
+    /// Nothing if it has no channelz.
+    pub(crate) channels: Option<Vec<ChannelReport>>,
 }
 
+/// What one xDS client of it holds.
 #[derive(Debug, Serialize)]
-struct Client {
-    scope: String,
+pub(crate) struct Client {
+    pub(crate) scope: String,
     #[serde(flatten)]
-    row: Row,
+    pub(crate) row: Row,
     /// One for each target.
-    reports: Vec<Report>,
-    resources: Vec<Held>,
+    pub(crate) reports: Vec<Report>,
+    pub(crate) resources: Vec<Held>,
 }
 
+/// A resource.
 #[derive(Debug, Serialize)]
-struct Held {
+pub(crate) struct Held {
     #[serde(rename = "type")]
-    kind: String,
-    name: String,
-    state: &'static str,
-    version: String,
-    error: Option<String>,
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) state: &'static str,
+    pub(crate) version: String,
+    pub(crate) error: Option<String>,
 }
 
+/// A channel, by channelz.
 #[derive(Debug, Serialize)]
-struct ChannelReport {
-    target: String,
-    state: &'static str,
-    started: i64,
-    failed: i64,
-    subchannels: Vec<String>,
-    trace: Vec<String>,
+pub(crate) struct ChannelReport {
+    pub(crate) target: String,
+    pub(crate) state: &'static str,
+    pub(crate) started: i64,
+    pub(crate) failed: i64,
+    pub(crate) subchannels: Vec<String>,
+    /// Its last events.
+    pub(crate) trace: Vec<String>,
 }
 
 /// Shows it once, or until a signal.
@@ -99,7 +105,7 @@ pub(crate) async fn run(flags: Flags, mut signals: Signals, mut output: Output) 
     let mut shown = String::new();
     loop {
         let holding = tokio::select! {
-            found = address.fetch(timeout) => found?,
+            found = progress::shown(format!("waiting for {address}"), address.fetch(timeout)) => found?,
             () = signals.next() => return Ok(()),
         };
         let process = Process::new(&holding, given.as_ref())?;
@@ -123,7 +129,8 @@ pub(crate) async fn run(flags: Flags, mut signals: Signals, mut output: Output) 
 }
 
 impl Process {
-    fn new(holding: &Holding, boot: Option<&Boot>) -> Result<Self, Failure> {
+    /// What there is to say about what a process holds; with a bootstrap that allows everything, unless there is one.
+    pub(crate) fn new(holding: &Holding, boot: Option<&Boot>) -> Result<Self, Failure> {
         let rows = fleet::rows(holding);
         let clients = holding.scopes.iter().zip(rows);
         let clients = clients.map(|(scope, row)| Client::new(holding, scope, row, boot)).collect::<Result<_, _>>()?;
@@ -215,6 +222,12 @@ impl Client {
             error: resource.error.clone(),
         });
         Ok(Self { scope: scope.scope.clone(), row, reports, resources: held.collect() })
+    }
+
+    /// The first thing that is wrong with it.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let failed = self.reports.iter().find_map(|report| report.error.clone());
+        failed.or_else(|| self.row.last_error.clone())
     }
 }
 

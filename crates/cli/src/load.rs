@@ -1,5 +1,6 @@
 //! `mainstay load`: RPCs on a schedule, and what became of them.
 
+mod method;
 mod report;
 
 use std::{
@@ -22,11 +23,13 @@ use crate::{
     span,
     traffic::{Schedule, Traffic},
 };
+use method::{Method, MethodFlags};
 use report::{Lines, Report, Summary};
 
 /// Send RPCs to targets at a steady rate and tell what became of them
 ///
-/// Calls /grpc.testing.TestService/UnaryCall N times per second and target, on one channel per target. The schedule is
+/// Calls a unary method (--method; /grpc.testing.TestService/UnaryCall by default) N times per second and target, on one channel
+/// per target. The schedule is
 /// an open loop: a slow call never delays the next. SIGINT or SIGTERM end the run early; calls under way then have one
 /// second to end. The summary goes to standard output, or with --json to standard error. The exit code is 0 when the
 /// run went to its end or to a signal, whatever became of the calls; --fail-on-failed-rpc makes failed calls exit code 3.
@@ -53,6 +56,9 @@ pub(crate) struct Flags {
     wait_for_ready: bool,
 
     #[command(flatten)]
+    method: MethodFlags,
+
+    #[command(flatten)]
     credentials: CredentialFlags,
 
     /// Keep what the control plane says in files of this directory, and start from them while it is down
@@ -76,6 +82,7 @@ pub(crate) struct Flags {
 #[derive(Debug)]
 pub(crate) struct Settings {
     targets: Vec<Target>,
+    method: Option<Method>,
     schedule: Schedule,
     rpc_timeout: Duration,
     options: Options,
@@ -94,6 +101,7 @@ impl Flags {
         let admin = self.admin.map(|address| listen::resolve("--admin", &address)).transpose()?;
         Ok(Settings {
             targets: self.targets,
+            method: self.method.resolve()?,
             schedule: Schedule::new(self.qps, self.duration),
             rpc_timeout: self.rpc_timeout,
             options: Options {
@@ -111,8 +119,16 @@ impl Flags {
 
 /// Sends until the schedule ends or a signal comes.
 pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
-    let callers = settings.targets.iter().map(|target| connect(target, &settings.options));
-    let callers = callers.collect::<Result<Vec<_>, _>>()?;
+    let mut callers = Vec::new();
+    for target in &settings.targets {
+        callers.push(match &settings.method {
+            None => connect(target, &settings.options)?,
+            Some(method) => tokio::select! {
+                caller = method.connect(target, &settings.options, settings.rpc_timeout) => caller?,
+                () = signals.next() => return Ok(()),
+            },
+        });
+    }
     let _admin = match settings.admin {
         Some(address) => Some(admin::serve(address).await?),
         None => None,

@@ -1,36 +1,68 @@
-//! `mainstay serve`: a control plane from a directory of files.
+//! `mainstay serve`: a control plane from a directory of files, from etcd, or from both.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Args;
-use mainstay_control_plane::{
-    Address, Body, ControlPlane, Deletions, Event, LoadErrors, LoadReport, Reload, RequestKind, SeenRequest, Server,
-    ServerTls, StreamId, TypeUrl, locality_name,
-};
+use mainstay_control_plane::{Address, ControlPlane, Deletions, Intake, ServerOptions, ServerTls, Told};
+use tonic::service::Routes;
+
+use mainstay_sources::{self as sources, freshness::Limits};
 
 use crate::{
+    dash,
+    etcd::EtcdFlags,
     failure::Failure,
-    judge::{self, Judge},
+    judge::Judge,
     listen,
-    output::{BAD, DIM, GOOD, Output, TITLE, styled},
-    signals::Signals,
+    logging::{EventLog, LogFormat},
+    output::Output,
+    serve::{
+        admin::{Admin, Health},
+        log::{Log, Security},
+        mirror::{MirrorFlags, Mirroring},
+        origin::Origin,
+        subject::Subject,
+    },
+    signals::{Signals, Wish},
+    source::Source,
+    span,
 };
+
+mod admin;
+mod csds;
+mod log;
+mod metrics;
+mod mirror;
+mod origin;
+pub(crate) mod page;
+mod subject;
 
 /// Serve the xDS resources in a directory of YAML and JSON files, and follow their changes
 ///
 /// Files hold resources in the JSON of protobuf, as in Envoy's documentation, under "resources:" or one per document.
 /// Whenever they change, the new configuration is put into force as a whole, or rejected as a whole with its reasons; a
 /// file that is still being written is waited for. Clients that reject a resource are shown with their reasons, too.
-/// SIGINT or SIGTERM end it with exit code 0.
+/// SIGINT ends it at once and SIGTERM in the time of --drain, in which clients are sent away one by one and told when to come
+/// back; the exit code is 0.
+///
+/// However many clients come at once, each is answered or refused within seconds. With --admin it has a port for probes
+/// (/healthz, /readyz, gRPC health), metrics (/metrics), reflection, CSDS and `mainstay status --control-plane`.
 ///
 /// Nothing is put into force that `mainstay check` finds errors in, at the start or later; --no-check turns that off.
 ///
 /// With --tls-cert and --tls-key clients connect over TLS, and with --client-ca only those that present a certificate of
 /// that authority. The files are looked at for each connection: new ones are used at once, and wrong ones change nothing.
+///
+/// With --etcd it serves what `mainstay publish` has published, as one of any number of replicas, and switches from one whole
+/// generation to the next. A replica that has not heard from etcd for a while refuses new streams, so that clients go to
+/// another, and after a minute more serves what it has and says that this is stale. Where there is a directory, too, its
+/// resources win.
+///
+/// On SIGHUP it reads the files again, and says how that went even if nothing changed.
+///
+/// With --mirror-of it is a fallback for the clients of another control plane: it follows that one on behalf of each class of
+/// clients that --mirror-config names, serves them the same names and bytes when it is gone, and holds back updates that
+/// remove most of something; see `mainstay mirror`.
 ///
 /// Files below "nodes/ID/", and those that say "node: ID", are for the node with that id only; it is served them and those
 /// for all nodes. A list "errors:" beside "resources:" has resources that are answered with an error, each with its
@@ -38,12 +70,35 @@ use crate::{
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
     /// The directory with the files
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
+    #[arg(value_name = "DIR", required_unless_present_any = ["members", "mirror_of"])]
+    directory: Option<PathBuf>,
+
+    #[command(flatten)]
+    etcd: EtcdFlags,
+
+    /// Keep what was served from etcd in this file, and begin with it if etcd cannot be reached at the start
+    #[arg(long, value_name = "FILE", requires = "members")]
+    view_file: Option<PathBuf>,
+
+    /// Refuse new streams when etcd has not been heard from for this long
+    #[arg(long, value_name = "T", default_value = "15s", value_parser = span::parse, requires = "members")]
+    behind_after: Duration,
+
+    /// When new streams were refused for this long, serve what is there and say that it is stale
+    #[arg(long, value_name = "T", default_value = "60s", value_parser = span::parse, requires = "members")]
+    stale_after: Duration,
 
     /// Where to listen: HOST:PORT, where port 0 lets the system choose, or unix:PATH
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:18000")]
     listen: String,
+
+    /// Serve /healthz, /readyz, /metrics and /status here, and health, reflection and CSDS over gRPC
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+
+    /// How long a stop by SIGTERM takes to send all clients away, one by one; a second signal ends it at once
+    #[arg(long, value_name = "T", default_value = "20s", value_parser = span::parse)]
+    drain: Duration,
 
     /// Serve TLS with this certificate, in PEM, with those of the authorities in between
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -57,7 +112,11 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     client_ca: Option<PathBuf>,
 
-    /// Serve a directory without resources, and follow changes that delete more than half of them
+    /// Serve a directory without resources; otherwise that is refused, as it is more likely one that is not mounted
+    #[arg(long)]
+    allow_empty: bool,
+
+    /// Follow changes that delete more than half of the resources, or all of them
     #[arg(long)]
     allow_mass_deletion: bool,
 
@@ -65,26 +124,37 @@ pub(crate) struct Flags {
     #[arg(long)]
     no_check: bool,
 
+    /// Show the directory in a browser, at this HOST:PORT [default: 127.0.0.1:9911]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, require_equals = true, default_missing_value = dash::DEFAULT_LISTEN)]
+    dash: Option<String>,
+
     /// Print the load that clients report, for clusters with "lrs_server: { self: {} }"
     #[arg(long)]
     print_load: bool,
+
+    #[command(flatten)]
+    mirror: MirrorFlags,
 }
 
 /// What the flags mean.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    directory: PathBuf,
+    /// Where the resources come from; of one name, the first wins.
+    origins: Vec<Origin>,
+    mirror: Option<mainstay_mirror::Settings>,
     listen: Address,
+    admin: Option<SocketAddr>,
+    drain: Duration,
     tls: Option<ServerTls>,
     security: Security,
-    deletions: Deletions,
-    judge: Judge,
+    dash: Option<dash::Settings>,
     print_load: bool,
 }
 
 impl Flags {
     pub(crate) fn resolve(self) -> Result<Settings, Failure> {
         let listen = listen::resolve_any("--listen", &self.listen)?;
+        let admin = self.admin.as_deref().map(|address| listen::resolve("--admin", address)).transpose()?;
         let security = match (&self.tls_cert, &self.client_ca) {
             (None, _) => Security::Plaintext,
             (Some(_), None) => Security::Tls,
@@ -92,198 +162,110 @@ impl Flags {
         };
         let tls = self.tls_cert.zip(self.tls_key).map(|(cert, key)| ServerTls::from_files(cert, key, self.client_ca));
         let tls = tls.transpose().map_err(|error| Failure::failed(format!("cannot serve TLS: {error}")))?;
-        let deletions = if self.allow_mass_deletion { Deletions::Allowed } else { Deletions::Bounded };
+        // Beside a mirror an empty directory is one that changes nothing.
+        let allow_empty = self.allow_empty || self.mirror.mirror_of.is_some();
+        let deletions = match (self.allow_mass_deletion, allow_empty) {
+            (true, _) => Deletions::Allowed,
+            (false, true) => Deletions::BoundedOrEmpty,
+            (false, false) => Deletions::Bounded,
+        };
+        let shown = self.directory.iter().cloned().map(Source::Directory).collect();
+        let dash = self.dash.map(|listen| dash::Settings::new(shown, &listen));
         let judge = if self.no_check { Judge::Nothing } else { Judge::Errors };
-        Ok(Settings { directory: self.directory, listen, tls, security, deletions, judge, print_load: self.print_load })
+        let directory = self.directory.map(|path| Origin::Directory { path, deletions, judge });
+        let limits = Limits { behind_after: self.behind_after, stale_after: self.stale_after };
+        let file = self.view_file;
+        let followed = self.etcd.resolve()?.map(|(endpoints, scope)| {
+            Origin::Etcd(Box::new(sources::etcd::Settings { endpoints, scope, limits, file }))
+        });
+        let origins = directory.into_iter().chain(followed).collect();
+        let (mirror, dash) = (self.mirror.resolve()?, dash.transpose()?);
+        let Self { drain, print_load, .. } = self;
+        Ok(Settings { origins, mirror, listen, admin, drain, tls, security, dash, print_load })
     }
 }
 
 /// Serves until a signal.
-pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output) -> Result<(), Failure> {
-    let Settings { directory, listen, tls, security, deletions, judge, print_load } = settings;
+pub(crate) async fn run(
+    settings: Settings,
+    mut signals: Signals,
+    output: Output,
+    format: LogFormat,
+) -> Result<(), Failure> {
+    let Settings { origins, mirror, listen, admin, drain, tls, security, dash, print_load } = settings;
+    signals.catch_hangup()?;
     let control_plane = ControlPlane::new();
-    let judged = move |sources: &_| judge.sources(sources);
-    let watch = control_plane.watch_directory_judged(&directory, deletions, judged).await;
-    let mut watch = watch.map_err(|errors| unreadable(&directory, &errors))?;
-    let server = control_plane.serve_at(listen.clone(), tls).map_err(|error| listen::failure(&listen, &error))?;
-    let mut events = server.events();
-    let mut log = Log { output, served: Contents::default(), nodes: BTreeMap::new(), print_load };
-    log.begin(&directory, &server, security, contents(&control_plane))?;
-    loop {
-        tokio::select! {
-            Some(reload) = watch.next() => log.reload(reload, || contents(&control_plane))?,
-            Some(event) = events.next() => log.event(event)?,
-            () = signals.next() => break,
-        }
+    let mut intake = Intake::new(control_plane.clone());
+    let name = origin::names(&origins);
+    // They are followed for as long as these live.
+    let mut following = Vec::new();
+    for origin in origins {
+        following.push(origin.follow(&intake, &control_plane).await?);
     }
+    // With a mirror, what is served is by class; what the origins bring is a part of each.
+    let served = if mirror.is_some() { ControlPlane::new() } else { control_plane.clone() };
+    let mut mirroring = mirror.map(|mirror| Mirroring::start(mirror, &served)).transpose()?;
+    if let Some(mirroring) = &mirroring {
+        mirroring.put(&served, &control_plane);
+    }
+    let (health, health_service) = Health::new().await;
+    let options = ServerOptions { tls, services: Routes::new(health_service.clone()), ..ServerOptions::default() };
+    let server = served.serve_with(listen.clone(), options).map_err(|error| listen::failure(&listen, &error))?;
+    let server = Arc::new(server);
+    let mut events = server.events();
+    let mirror = mirroring.as_ref().map(Mirroring::mirror);
+    let subject = Arc::new(Subject { server: Arc::clone(&server), intake: intake.observer(), mirror });
+    let admin = match admin {
+        Some(address) => Some(Admin::start(address, Arc::clone(&subject), health_service).await?),
+        None => None,
+    };
+    let _dash = match dash {
+        Some(dash) => Some(dash::serve(dash).await?),
+        None => None,
+    };
+    health.set(subject.is_ready()).await;
+    let mut log = Log::new(EventLog::new(output, format), print_load);
+    if mirroring.is_some() {
+        Mirroring::drop_loads(&server);
+    }
+    // What is there now is told in the beginning; what was wrong or missing already, after it.
+    let early: Vec<_> = std::iter::from_fn(|| intake.try_next()).filter(|news| news.told != Told::Applied).collect();
+    log.begin(&name, &server, &control_plane, security, admin.as_ref().map(|admin| admin.address))?;
+    if let Some(mirroring) = &mut mirroring {
+        mirroring.begin(&mut log.output)?;
+    }
+    early.into_iter().try_for_each(|news| log.news(news, &control_plane))?;
+    let drain = loop {
+        tokio::select! {
+            news = intake.next() => {
+                log.news(news, &control_plane)?;
+                if let Some(mirroring) = &mirroring {
+                    mirroring.put(&served, &control_plane);
+                }
+                health.set(subject.is_ready()).await;
+            }
+            () = Mirroring::changed(&mut mirroring) => {
+                if let Some(mirroring) = &mut mirroring {
+                    mirroring.put(&served, &control_plane);
+                    mirroring.tell(&mut log.output)?;
+                }
+                health.set(subject.is_ready()).await;
+            }
+            Some(event) = events.next() => log.event(event)?,
+            wish = signals.next_wish() => match wish {
+                Wish::Reload => intake.reload(),
+                Wish::Drain => break drain,
+                Wish::End => break Duration::ZERO,
+            },
+        }
+    };
+    health.set(false).await;
     tokio::select! {
-        _ = tokio::time::timeout(PATIENCE, server.stop_gracefully()) => {}
+        _ = tokio::time::timeout(drain + PATIENCE, server.drain(drain)) => {}
         () = signals.next() => {}
     }
     Ok(())
 }
 
-/// The resources for all nodes, by type and name.
-type Contents = BTreeMap<(TypeUrl, String), Body>;
-
-fn contents(control_plane: &ControlPlane) -> Contents {
-    let snapshot = control_plane.snapshot().unwrap_or_default();
-    snapshot.resources().map(|resource| ((resource.type_url, resource.name), resource.body)).collect()
-}
-
-/// How clients connect.
-#[derive(Clone, Copy, Debug)]
-enum Security {
-    Plaintext,
-    Tls,
-    Mtls,
-}
-
-impl Security {
-    fn words(self) -> &'static str {
-        match self {
-            Self::Plaintext => "",
-            Self::Tls => " over TLS",
-            Self::Mtls => " over mTLS",
-        }
-    }
-}
-
-/// Tells what happens.
-struct Log {
-    output: Output,
-    served: Contents,
-    /// Which node opened a stream: only the first request of a stream must say so.
-    nodes: BTreeMap<StreamId, String>,
-    print_load: bool,
-}
-
-impl Log {
-    fn begin(
-        &mut self,
-        directory: &Path,
-        server: &Server,
-        security: Security,
-        served: Contents,
-    ) -> Result<(), Failure> {
-        self.output.line(format_args!(
-            "serving {} on {}{}, {}",
-            styled(TITLE, directory.display()),
-            server.address(),
-            security.words(),
-            resources(served.len())
-        ))?;
-        self.changes(served)
-    }
-
-    fn reload(&mut self, reload: Reload, served: impl FnOnce() -> Contents) -> Result<(), Failure> {
-        match reload {
-            Reload::Applied { .. } => {
-                let served = served();
-                self.output.line(format_args!("{}, {}", styled(GOOD, "reloaded"), resources(served.len())))?;
-                self.changes(served)
-            }
-            Reload::Rejected(errors) => {
-                self.output.line(format_args!("{}, what was served before still is:", styled(BAD, "rejected")))?;
-                errors.0.iter().try_for_each(|error| self.output.line(format_args!("  {error}")))
-            }
-            Reload::Waiting(files) => {
-                let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
-                let waiting = format!("waiting for files that are still being written: {}", files.join(", "));
-                self.output.line(styled(DIM, waiting))
-            }
-        }
-    }
-
-    /// Prints what is new, changed and gone, and remembers what is there.
-    fn changes(&mut self, served: Contents) -> Result<(), Failure> {
-        let before = std::mem::replace(&mut self.served, served);
-        for (key, body) in &self.served {
-            match before.get(key) {
-                Some(old) if old == body => {}
-                Some(_) => self.output.line(entry('~', key))?,
-                None => self.output.line(entry('+', key))?,
-            }
-        }
-        let gone = before.keys().filter(|key| !self.served.contains_key(key));
-        gone.map(|key| entry('-', key)).try_for_each(|line| self.output.line(line))
-    }
-
-    fn event(&mut self, event: Event) -> Result<(), Failure> {
-        match event {
-            Event::Request(request) => self.request(request),
-            Event::HandshakeFailed { peer, reason, .. } => {
-                let refused = styled(BAD, format_args!("client {peer} failed the TLS handshake"));
-                self.output.line(format_args!("{refused}: {reason}"))
-            }
-            Event::LoadReported(report) if self.print_load => self.load(&report),
-            Event::StreamClosed { stream } => match self.nodes.remove(&stream) {
-                Some(node) => self.output.line(styled(DIM, format_args!("node {node} left"))),
-                None => Ok(()),
-            },
-            _ => Ok(()),
-        }
-    }
-
-    fn load(&mut self, LoadReport { node, clusters }: &LoadReport) -> Result<(), Failure> {
-        for cluster in clusters {
-            let head = format!("load of node {node}, cluster {}", cluster.cluster_name);
-            for locality in &cluster.upstream_locality_stats {
-                self.output.line(format_args!(
-                    "{head}, locality {:?}: {} sent, {} succeeded, {} failed, {} under way",
-                    locality_name(locality.locality.as_ref()),
-                    locality.total_issued_requests,
-                    locality.total_successful_requests,
-                    locality.total_error_requests,
-                    locality.total_requests_in_progress
-                ))?;
-            }
-            if cluster.total_dropped_requests > 0 {
-                let drops = cluster.dropped_requests.iter();
-                let drops: Vec<_> = drops.map(|drop| format!("{} {}", drop.dropped_count, drop.category)).collect();
-                let dropped = cluster.total_dropped_requests;
-                self.output.line(format_args!("{head}: {dropped} dropped ({})", drops.join(", ")))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn request(&mut self, request: SeenRequest) -> Result<(), Failure> {
-        let SeenRequest { stream, node, type_url, version, error, kind, .. } = request;
-        if let Some(node) = node
-            && !self.nodes.contains_key(&stream)
-        {
-            self.output.line(styled(DIM, format_args!("node {} came", node.id)))?;
-            self.nodes.insert(stream, node.id);
-        }
-        match (kind, error) {
-            (RequestKind::Nack, Some((_, reason))) => {
-                let node = self.nodes.get(&stream).map_or("", String::as_str);
-                let rejects = styled(BAD, format_args!("node {node} rejects {}", type_url.short_name()));
-                let kept = if version.is_empty() { "has none".to_owned() } else { format!("keeps version {version}") };
-                self.output.line(format_args!("{rejects} and {kept}: {reason}"))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-fn entry(sign: char, (type_url, name): &(TypeUrl, String)) -> String {
-    format!("  {sign} {:<4} {name}", type_url.short_name())
-}
-
-fn resources(count: usize) -> String {
-    if count == 1 { "1 resource".to_owned() } else { format!("{count} resources") }
-}
-
-fn unreadable(directory: &Path, errors: &LoadErrors) -> Failure {
-    let reasons: Vec<_> = errors.0.iter().map(|error| format!("\n  {error}")).collect();
-    Failure::failed(format!("cannot serve {}:{}", directory.display(), reasons.concat()))
-        .tip(judge::tip(errors).unwrap_or(TIP))
-}
-
-const TIP: &str =
-    "correct the files; once it serves, wrong files are only reported. An empty directory needs --allow-mass-deletion";
-
-/// How long clients may take to leave after the first signal.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long clients may take to leave after they were sent away.
+const PATIENCE: Duration = Duration::from_secs(1);

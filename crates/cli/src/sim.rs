@@ -1,9 +1,7 @@
 //! `mainstay sim`: the failure rules, tried in simulated worlds; and outages of one's own setup, rehearsed.
 
 use std::{
-    fmt,
     io::{self, IsTerminal, Write},
-    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -12,18 +10,12 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use mainstay_control_plane::{Body, LoadErrors, load_directory};
-use mainstay_sim::{
-    Fate, Rehearsal, Scenario, Seen, Stats, deps, policies, rehearse, replay_line, servers, shrink, swarm,
-};
-use mainstay_xds::{
-    bootstrap::{Bootstrap, Guards},
-    resource::ResourceType,
-};
+use mainstay_sim::{Stats, deps, policies, replay_line, servers, shrink, swarm};
 
 use crate::{
     failure::Failure,
-    output::{BAD, DIM, GOOD, Output, TITLE, styled},
+    output::{BAD, GOOD, Output, TITLE, styled},
+    rehearse,
     signals::Signals,
 };
 
@@ -34,11 +26,12 @@ use crate::{
 /// must hold. A failure is printed as a transcript, with what shows it again.
 ///
 /// With --bootstrap and --resources the world is yours: every server of the bootstrap serves the files of the directory,
-/// as "mainstay serve" would, and each outage is played: what would clients of --target see, and for how long would
-/// their RPCs fail? Backends are taken to work. Nothing is connected to.
+/// as "mainstay serve" would, and each outage of one server and of all is played, from the start of a client and while it runs. Calls
+/// are made for each route that can be reached. Which of them would be lost, for how long, and what would help? Backends and DNS are
+/// taken to work, and last-good files to be there from an earlier run. Nothing is connected to.
 ///
-/// The exit code is 1 if something did not hold, and 3 if RPCs would fail in a rehearsal of an outage before which at
-/// least one server was there.
+/// Exit codes: 0 everything held, or no call is lost in any outage but those of --allow; 1 something did not hold, or calls are lost;
+/// 2 it could not be run.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
     /// How many worlds to run
@@ -57,17 +50,8 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "LINE", conflicts_with_all = ["bootstrap", "resources"])]
     replay: Option<String>,
 
-    /// Rehearse outages with this bootstrap
-    #[arg(long, value_name = "FILE", requires = "resources")]
-    bootstrap: Option<PathBuf>,
-
-    /// What its servers serve: a directory of YAML and JSON files
-    #[arg(long, value_name = "DIR", requires = "bootstrap")]
-    resources: Option<PathBuf>,
-
-    /// The target of the clients; the first Listener of the directory by default
-    #[arg(long, value_name = "TARGET", requires = "bootstrap")]
-    target: Option<String>,
+    #[command(flatten)]
+    rehearsal: rehearse::Flags,
 }
 
 /// What is tried with a seed.
@@ -77,6 +61,8 @@ pub(crate) enum Kind {
     Channels,
     /// A world around an xDS client and its watchers
     Clients,
+    /// One of these, with servers that speak delta, or one of them, or only say so
+    Mixed,
     /// A history of the dependency manager, beside a naive reference
     Histories,
     /// A life of the load balancing policies, beside a naive reference
@@ -90,16 +76,16 @@ pub(crate) enum Kind {
 pub(crate) enum Settings {
     Seeds { of: Kind, first: u64, count: u64 },
     Replay(String),
-    Rehearse { bootstrap: PathBuf, resources: PathBuf, target: Option<String> },
+    Rehearse(Box<rehearse::Settings>),
 }
 
 impl Flags {
     pub(crate) fn resolve(self) -> Settings {
-        let Self { seeds, of, first, replay, bootstrap, resources, target } = self;
-        match (replay, bootstrap, resources) {
-            (Some(line), ..) => Settings::Replay(line),
-            (None, Some(bootstrap), Some(resources)) => Settings::Rehearse { bootstrap, resources, target },
-            _ => Settings::Seeds { of, first, count: seeds },
+        let Self { seeds, of, first, replay, rehearsal } = self;
+        match (replay, rehearsal.resolve()) {
+            (Some(line), _) => Settings::Replay(line),
+            (None, Some(rehearsal)) => Settings::Rehearse(Box::new(rehearsal)),
+            (None, None) => Settings::Seeds { of, first, count: seeds },
         }
     }
 }
@@ -108,9 +94,7 @@ impl Flags {
 pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Output) -> Result<(), Failure> {
     match settings {
         Settings::Replay(line) => show(&line, &mut output),
-        Settings::Rehearse { bootstrap, resources, target } => {
-            play(&bootstrap, &resources, target.as_deref(), &mut output)
-        }
+        Settings::Rehearse(rehearsal) => rehearse::run(&rehearsal, &mut output),
         Settings::Seeds { of, first, count } => {
             let hunt = Arc::new(Hunt::default());
             let begun = Instant::now();
@@ -201,6 +185,7 @@ impl Kind {
             Self::Clients => {
                 swarm::clients::run_seed(seed).map_err(|failure| short(swarm::clients::scenario(seed), failure))
             }
+            Self::Mixed => swarm::mixed::run_seed(seed).map_err(|failure| short(swarm::mixed::scenario(seed), failure)),
             Self::Histories => match deps::run(seed) {
                 Ok(seen) => Ok(Stats { events: seen.events, configs: seen.published, ..Stats::default() }),
                 Err(violation) => Err(violation.to_string()),
@@ -221,7 +206,9 @@ impl Kind {
     /// How a failure of a seed is seen again.
     fn tip(self, seed: u64) -> String {
         match self {
-            Self::Channels | Self::Clients | Self::Lives => "show it again with --replay and the line above".to_owned(),
+            Self::Channels | Self::Clients | Self::Mixed | Self::Lives => {
+                "show it again with --replay and the line above".to_owned()
+            }
             // They are not made short: the seed is all that they need.
             Self::Histories => format!("show it again with --of histories --first {seed} --seeds 1"),
             Self::Servers => format!("show it again with --of servers --first {seed} --seeds 1"),
@@ -316,103 +303,5 @@ fn show(line: &str, output: &mut Output) -> Result<(), Failure> {
             }
             Err(error) => Err(Failure::usage(format!("--replay: {error}"))),
         },
-    }
-}
-
-// --- Rehearsals ---
-
-fn play(bootstrap: &Path, resources: &Path, target: Option<&str>, output: &mut Output) -> Result<(), Failure> {
-    let scenario = Arc::new(scenario(bootstrap, resources, target)?);
-    let servers = match scenario.planes.len() {
-        1 => "1 server".to_owned(),
-        many => format!("{many} servers"),
-    };
-    output.line(format_args!("{}: {servers}, outages of 30 s", styled(TITLE, &scenario.target.canonical)))?;
-    let rehearsals = rehearse(&scenario)
-        .map_err(|violation| Failure::failed(format!("something that must hold does not: {violation}")))?;
-    rehearsals.iter().try_for_each(|rehearsal| tell(rehearsal, output))?;
-    let fails = |rehearsal: &&Rehearsal| !rehearsal.failing.is_zero() && !rehearsal.hopeless;
-    let failing = rehearsals.iter().filter(fails).count();
-    let hopeless = rehearsals.iter().filter(|rehearsal| rehearsal.hopeless).count();
-    match failing {
-        0 if hopeless > 0 => {
-            let text =
-                format!("RPCs fail in none of these outages but the {hopeless} in which no server was ever there");
-            output.line(styled(GOOD, text))
-        }
-        0 => output.line(styled(GOOD, "RPCs fail in none of these outages")),
-        _ => Err(Failure::calls(format!("RPCs fail in {failing} of {} outages", rehearsals.len()))
-            .tip("give the bootstrap another server in xds_servers, or have servers answer for each other")),
-    }
-}
-
-fn tell(rehearsal: &Rehearsal, output: &mut Output) -> Result<(), Failure> {
-    output.line("")?;
-    output.line(styled(TITLE, &rehearsal.outage))?;
-    for (at, seen) in &rehearsal.timeline {
-        let text = match seen {
-            Seen::Outage(_) => styled(BAD, seen),
-            Seen::Rpcs(Fate::Sent, _) => styled(GOOD, seen),
-            Seen::Rpcs(Fate::Fail, _) => styled(BAD, seen),
-            Seen::Rpcs(Fate::Wait, _) => seen.to_string(),
-            Seen::Client(_) => styled(DIM, seen),
-        };
-        output.line(format_args!("  {:>9}  {text}", Seconds(*at)))?;
-    }
-    output.line(format_args!(
-        "  RPCs wait for {} and fail for {}",
-        Seconds(rehearsal.waiting),
-        Seconds(rehearsal.failing)
-    ))
-}
-
-fn scenario(bootstrap: &Path, resources: &Path, target: Option<&str>) -> Result<Scenario, Failure> {
-    let text = std::fs::read_to_string(bootstrap)
-        .map_err(|error| Failure::failed(format!("cannot read {}: {error}", bootstrap.display())))?;
-    let parsed = Bootstrap::parse(&text, Guards::from_vars(|name| std::env::var(name).ok()))
-        .map_err(|error| Failure::failed(format!("{} is not a usable bootstrap: {error}", bootstrap.display())))?;
-    let snapshots = load_directory(resources).map_err(|errors| unreadable(resources, &errors))?;
-    let messages: Vec<_> = (snapshots.default.resources())
-        .filter_map(|resource| match resource.body {
-            Body::Message(any) => {
-                Some((ResourceType::from_type_url(resource.type_url.as_str())?, resource.name, any.value.into()))
-            }
-            Body::Error { .. } => None,
-        })
-        .collect();
-    let target = match target {
-        Some(target) => target.to_owned(),
-        None => {
-            let mut listeners = messages.iter().filter(|(kind, ..)| *kind == ResourceType::Listener);
-            let (_, name, _) = listeners.next().ok_or_else(|| {
-                Failure::failed(format!("{} has no Listener", resources.display())).tip("name one with --target")
-            })?;
-            format!("xds:///{name}")
-        }
-    };
-    let scenario =
-        Scenario::of_setup(&target, parsed, &messages).map_err(|error| Failure::usage(format!("--target: {error}")))?;
-    let listeners = messages.iter().filter(|(kind, ..)| *kind == ResourceType::Listener);
-    let names: Vec<_> = listeners.map(|(_, name, _)| name.as_str()).collect();
-    let wanted = &*scenario.target.listener;
-    if names.contains(&wanted) {
-        return Ok(scenario);
-    }
-    let known: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
-    Err(Failure::usage(format!("{target} needs the Listener {wanted:?}, which is not in {}", resources.display()))
-        .tip(format!("the Listeners there are {}", known.join(", "))))
-}
-
-fn unreadable(directory: &Path, errors: &LoadErrors) -> Failure {
-    let reasons: Vec<_> = errors.0.iter().map(|error| format!("\n  {error}")).collect();
-    Failure::failed(format!("cannot read {}:{}", directory.display(), reasons.concat()))
-}
-
-/// A span in seconds.
-struct Seconds(Duration);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{:.2} s", self.0.as_secs_f64()))
     }
 }

@@ -354,7 +354,7 @@ fn is_for_servers(resource: &HeldResource) -> bool {
 
 fn no_bootstrap() -> Failure {
     Failure::failed("there is no bootstrap: GRPC_XDS_BOOTSTRAP and GRPC_XDS_BOOTSTRAP_CONFIG are not set")
-        .tip("set one of them or give --bootstrap; --resources DIR and --at ADDR need none")
+        .tip("set one of them or give --bootstrap; files and running processes need none")
 }
 
 const EXPECTED: &str = "expected HOST:PORT of an admin port (CSDS), envoy:HOST:PORT, dir:PATH, file:PATH, or live";

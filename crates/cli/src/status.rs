@@ -8,10 +8,13 @@ use crate::{
     failure::Failure,
     fleet::{self, Row, age, or_dash},
     output::Output,
+    progress,
     signals::Signals,
     source::Source,
     span,
 };
+
+mod control_plane;
 
 /// Ask running processes how their xDS clients are doing: a line for each
 ///
@@ -20,14 +23,19 @@ use crate::{
 /// resource came, how many resources are in which state, and the last error. What a process does not tell is "-".
 ///
 /// With --json each client is one line: address, target, node, user_agent, channel, servers, in_charge, fallback, age_ms, resources,
-/// last_error, calls.
+/// last_error, calls. With --control-plane it is one object: address, ready, sources, streams, clients.
 ///
 /// The exit code is 1 if a process cannot be asked; the others are shown all the same.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
     /// Admin ports: HOST:PORT of gRPC processes, envoy:HOST:PORT of Envoys
-    #[arg(value_name = "ADDR", required = true)]
+    #[arg(value_name = "ADDR", required_unless_present = "control_plane")]
     addresses: Vec<Source>,
+
+    /// Ask `mainstay serve` at its admin port for the other side: who is connected, which versions they accepted or rejected
+    /// and why, and how many streams were refused
+    #[arg(long, value_name = "ADDR", conflicts_with = "addresses")]
+    control_plane: Option<String>,
 
     /// Print each client as a line of JSON
     #[arg(long)]
@@ -40,9 +48,15 @@ pub(crate) struct Flags {
 
 /// Shows all processes once.
 pub(crate) async fn run(flags: Flags, mut signals: Signals, mut output: Output) -> Result<(), Failure> {
-    let Flags { addresses, json, timeout } = flags;
+    let Flags { addresses, control_plane, json, timeout } = flags;
+    if let Some(address) = control_plane {
+        return tokio::select! {
+            shown = control_plane::show(&address, json, timeout, &mut output) => shown,
+            () = signals.next() => Ok(()),
+        };
+    }
     let answers = tokio::select! {
-        answers = fleet::ask(&addresses, timeout) => answers,
+        answers = progress::shown("waiting for processes to answer", fleet::ask(&addresses, timeout)) => answers,
         () = signals.next() => return Ok(()),
     };
     let (mut rows, mut failures) = (Vec::new(), Vec::new());

@@ -122,7 +122,10 @@ pub(crate) async fn run(flags: Flags, mut signals: Signals, mut output: Output) 
         if is_last {
             return match look.unreachable.is_empty() {
                 true => Ok(()),
-                false => Err(Failure::failed(format!("{} processes could not be asked", look.unreachable.len()))),
+                false => Err(Failure::failed(match look.unreachable.len() {
+                    1 => "1 process could not be asked".to_owned(),
+                    count => format!("{count} processes could not be asked"),
+                })),
             };
         }
         tokio::select! {
@@ -243,11 +246,9 @@ impl std::fmt::Display for Look {
             (row.is_troubled(), cells)
         };
         let lines: Vec<_> = self.rows.iter().enumerate().map(line).collect();
-        f.write_str(&fleet::table(&HEAD, &lines, fleet::width()))?;
-        for Unreachable { address, error } in &self.unreachable {
-            write!(f, "\n{}", styled(DIM, format_args!("{address}: {error}")))?;
-        }
-        Ok(())
+        let table = (!lines.is_empty()).then(|| fleet::table(&HEAD, &lines, fleet::width()));
+        let silent = self.unreachable.iter().map(|silent| styled(DIM, &silent.error));
+        f.write_str(&table.into_iter().chain(silent).collect::<Vec<_>>().join("\n"))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Where what is checked comes from: files, or a running process.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -8,13 +9,15 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::service::status::v3::client_status_discovery_service_client::ClientStatusDiscoveryServiceClient;
 use envoy_types::pb::envoy::service::status::v3::{ClientStatusRequest, ClientStatusResponse};
-use mainstay_check::{BootstrapFile, Finding, Id, Input, Item, Lines, Origin, is_bootstrap, items_of_clients};
+use mainstay_check::{
+    BootstrapFile, Finding, Id, Implementation, Input, Item, Lines, Origin, is_bootstrap, items_of_clients, verdicts,
+};
 use mainstay_control_plane::files::{Location, Sources};
-use mainstay_control_plane::{Body, LoadError, LoadErrorKind};
+use mainstay_control_plane::{Body, LoadError, LoadErrorKind, Resource, Snapshot};
 use prost::Message as _;
 use tonic::transport::Endpoint;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, causes};
 
 /// A directory, a file, or a process.
 #[derive(Clone, Debug)]
@@ -44,6 +47,17 @@ impl FromStr for Source {
 }
 
 impl Source {
+    /// Where it is, if it holds the classes of a mirror and no resources.
+    pub(crate) fn mirror_config(&self) -> Option<&Path> {
+        match self {
+            Self::Path(path) => {
+                let name = path.file_name().and_then(|name| name.to_str());
+                name.is_some_and(|name| ["mirror.yaml", "mirror.yml"].contains(&name)).then_some(path)
+            }
+            Self::Csds(_) => None,
+        }
+    }
+
     /// What is there: one set of resources for files, one for each client of a process.
     pub(crate) async fn gather(&self, bootstrap: Option<&BootstrapFile>) -> Result<Vec<(String, Input)>, Failure> {
         let mut inputs = match self {
@@ -53,6 +67,29 @@ impl Source {
         inputs.iter_mut().for_each(|(_, input)| input.bootstrap = bootstrap.cloned());
         Ok(inputs)
     }
+}
+
+/// Adds what other implementations say, as measured.
+pub(crate) fn add_verdicts(input: &mut Input, implementations: &BTreeSet<Implementation>) {
+    if implementations.is_empty() {
+        return;
+    }
+    let found = input.items.iter().flat_map(|item| match &item.body {
+        mainstay_check::Body::Message(bytes) => {
+            tree(item, bytes).map_or_else(Vec::new, |tree| verdicts(item, &tree, implementations))
+        }
+        mainstay_check::Body::Error | mainstay_check::Body::Nothing { .. } => Vec::new(),
+    });
+    let found: Vec<_> = found.collect();
+    input.troubles.extend(found);
+}
+
+/// A resource in the JSON of protobuf; nothing if its type is not known.
+fn tree(item: &Item, bytes: &[u8]) -> Option<serde_json::Value> {
+    let mut snapshot = Snapshot::default();
+    snapshot.insert(Resource::new(item.message_name.as_str(), item.name.clone(), bytes));
+    let mut document: serde_json::Value = serde_json::from_str(&snapshot.to_json().ok()?).ok()?;
+    Some(document.get_mut("resources")?.get_mut(0)?.take())
 }
 
 /// All of them as one set; of several resources of one type and name, the first.
@@ -211,17 +248,6 @@ async fn ask(address: &str) -> Result<ClientStatusResponse, Failure> {
     response
         .map(tonic::Response::into_inner)
         .map_err(|status| wrong(format!("{:?}: {}", status.code(), status.message())))
-}
-
-/// An error with everything that led to it.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 const CLIENT_STATUS_RESPONSE: &str = "envoy.service.status.v3.ClientStatusResponse";

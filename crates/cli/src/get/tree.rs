@@ -283,6 +283,21 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_is_spoken_to_in_delta_is_said_to_be() {
+        for (told, expected) in [
+            ("READY, delta", "server a ready, delta"),
+            ("READY", "server a ready"),
+            ("READY, no answer since: lost", "server a ready"),
+            ("CONNECTING", "server a connecting"),
+        ] {
+            let label = server(&ServerReport::told("a", told)).label;
+            assert_eq!(anstream::adapter::strip_str(&label).to_string(), expected);
+        }
+        assert_eq!(ServerReport::told("a", "READY, delta").error, None);
+        assert!(ServerReport::told("a", "READY, delta").delta);
+    }
+
+    #[test]
     fn ages_are_whole_seconds() {
         assert_eq!([span(0), span(1999), span(61_000)], ["0s", "1s", "1m 1s"]);
     }

@@ -17,7 +17,7 @@ use mainstay_testservice::proto::test_service_client::TestServiceClient;
 use tempfile::TempDir;
 use tonic::{Request, Status, service::interceptor::InterceptedService};
 
-use super::{Act, Stage};
+use super::{Act, FIRST_TIMEOUT, Stage};
 use crate::{
     call::Caller,
     connect,
@@ -68,7 +68,19 @@ impl Rotation {
             stage.start_server(name)?;
         }
         stage.announce();
+        stage.until_serving().await?;
         Ok(stage)
+    }
+
+    /// On a slow machine a client may have its endpoints before the servers listen.
+    async fn until_serving(&self) -> Result<(), Failure> {
+        for (address, running) in &self.servers {
+            let serving = async { running.serving_state(*address)?.serving().await.then_some(()) };
+            if tokio::time::timeout(FIRST_TIMEOUT, serving).await.ok().flatten().is_none() {
+                return Err(Failure::failed(format!("the server at {address} does not serve")));
+            }
+        }
+        Ok(())
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {

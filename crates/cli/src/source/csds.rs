@@ -23,7 +23,10 @@ use prost::Message as _;
 use tonic::{Code, Status, transport::Endpoint};
 
 use super::{Holding, Scope};
-use crate::{channelz::Channels, failure::Failure};
+use crate::{
+    channelz::Channels,
+    failure::{Failure, causes},
+};
 
 /// Asks a process.
 pub(super) async fn fetch(address: &str, timeout: Duration) -> Result<Holding, Failure> {
@@ -31,7 +34,8 @@ pub(super) async fn fetch(address: &str, timeout: Duration) -> Result<Holding, F
         .map_err(|error| Failure::usage(format!("{address}: {error}")).tip("give HOST:PORT, such as 127.0.0.1:9901"))?;
     let asked = async {
         let channel = endpoint.connect_timeout(timeout).timeout(timeout).connect().await.map_err(|error| {
-            let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            // The first is "transport error", whatever happened.
+            let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), causes);
             Failure::failed(format!("cannot connect to {address}: {cause}"))
                 .tip("give the address of the admin services of a gRPC process, such as that of load --admin")
         })?;

@@ -184,3 +184,85 @@ fn without_ages(told: &str) -> String {
     }
     told
 }
+
+#[test]
+fn the_way_of_a_call_through_a_server_is_explained() {
+    // OP-5
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(
+        directory.path().join("server.yaml"),
+        r#"
+resources:
+  - "@type": type.googleapis.com/envoy.config.listener.v3.Listener
+    name: listener/127.0.0.1:50051
+    address: { socket_address: { address: 127.0.0.1, port_value: 50051 } }
+    filter_chains:
+      - name: inside
+        filter_chain_match: { source_prefix_ranges: [{ address_prefix: 10.0.0.0, prefix_len: 8 }] }
+        filters:
+          - name: hcm
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+              http_filters:
+                - name: who
+                  typed_config:
+                    "@type": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
+                    rules:
+                      action: ALLOW
+                      policies:
+                        readers:
+                          permissions: [{ url_path: { path: { prefix: /shop.Books/Get } } }]
+                          principals: [{ any: true }]
+                        writers:
+                          permissions: [{ any: true }]
+                          principals: [{ header: { name: x-role, exact_match: writer } }]
+                - name: router
+                  typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }
+              route_config:
+                name: routes
+                virtual_hosts:
+                  - name: all
+                    domains: ["*"]
+                    routes:
+                      - match: { path: /shop.Books/Close }
+                        route: { cluster: elsewhere }
+                      - match: { prefix: "" }
+                        non_forwarding_action: {}
+"#,
+    )
+    .unwrap();
+    let resources = directory.path().to_str().unwrap();
+    let explain = |peer: &str, more: &[&str]| {
+        let call = ["explain", "--server", "127.0.0.1:50051", "--resources", resources, "--peer", peer];
+        let output = mainstay(&[&call[..], more].concat());
+        (output.status.code().unwrap(), text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
+    };
+    let (code, told, _) = explain("10.1.2.3", &["/shop.Books/GetOne"]);
+    assert_eq!(
+        (code, told.as_str()),
+        (
+            0,
+            "\
+127.0.0.1:50051  listener listener/127.0.0.1:50051
+filter chain  inside  plaintext
+virtual host  \"all\" (domains \"*\")
+route         #1  #0 no: path
+rbac          who  lets it pass: policy \"readers\" matches
+handed to the application
+"
+        )
+    );
+    let (code, told, _) = explain("10.1.2.3", &["/shop.Books/Sell"]);
+    assert_eq!(code, 3);
+    assert!(told.contains("who  refuses it: no policy matches\nrefused PERMISSION_DENIED: "), "{told}");
+    let (code, told, _) = explain("10.1.2.3", &["/shop.Books/Sell", "-H", "x-role:writer", "--json"]);
+    assert_eq!(code, 0);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["filters"], serde_json::json!([{"name": "who", "allowed": true, "policy": "writers"}]));
+    let (code, told, _) = explain("10.1.2.3", &["/shop.Books/Close", "-H", "x-role:writer"]);
+    assert_eq!(code, 3);
+    assert!(told.contains("refused UNAVAILABLE: matching route has inappropriate action"), "{told}");
+    let (code, told, _) = explain("192.168.0.1", &["/shop.Books/GetOne"]);
+    assert_eq!(code, 3);
+    assert!(told.contains("no filter chain is for connections from 192.168.0.1:0"), "{told}");
+}

@@ -24,7 +24,7 @@ use tonic::{Request, Response, Status, transport::server::TcpIncoming};
 
 use crate::{
     explain,
-    program::{Running, mainstay, text},
+    program::{Running, mainstay, mainstay_with_env, text},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -212,6 +212,23 @@ async fn processes_that_tell_less_are_shown_with_what_they_tell() {
     let output = mainstay(&["status", "127.0.0.1:1", &address, "--json"]);
     assert_eq!((output.status.code(), text(&output.stdout).lines().count()), (Some(1), 2));
     assert!(text(&output.stderr).contains("cannot connect to 127.0.0.1:1"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("Connection refused"), "the cause, too: {}", text(&output.stderr));
+
+    // Where a table does not fit, each client is a list; what is not known is left out.
+    let narrow = mainstay_with_env(&[("COLUMNS", "40")], &["status", &address]);
+    let lines: Vec<&str> = text(&narrow.stdout).lines().collect();
+    assert_eq!(lines[..2], [address.as_str(), "  TARGET      xds:///shop"], "{lines:?}");
+    assert!(lines.contains(&"  RESOURCES   1 NACKed, 2 acked, 1 requested"), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("CHANNEL")), "{lines:?}");
+}
+
+#[test]
+fn a_process_that_is_not_there_is_told_once_and_with_the_cause() {
+    let output = mainstay(&["top", "127.0.0.1:1", "--once", "--interval", "10ms"]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), "error: 1 process could not be asked\n"));
+    let told = text(&output.stdout);
+    assert!(told.starts_with("cannot connect to 127.0.0.1:1: ") && told.lines().count() == 1, "no empty table: {told}");
+    assert!(told.contains("Connection refused"), "{told}");
 }
 
 #[test]

@@ -1,13 +1,23 @@
 //! The program as its users see it: whole outputs, exit codes, signals.
 
+mod browser;
 mod check;
+mod complete;
+mod daemon;
+mod dash;
 mod explain;
 mod get;
 mod inspect;
 mod last_good;
+mod load_method;
+mod log;
+mod mirror;
 mod outages;
 mod pki;
 mod program;
+mod publish;
+mod record;
+mod rehearsals;
 mod security;
 mod serve;
 mod sim;
@@ -32,31 +42,54 @@ fn help_tells_the_commands_and_the_exit_codes() {
         "\
 xDS channels that keep working when the control plane does not
 
-Usage: mainstay <COMMAND>
+Usage: mainstay [OPTIONS] <COMMAND>
 
 Commands:
-  demo       Watch a small mesh survive the death of its parts, in one process and without any setup
-  serve      Serve the xDS resources in a directory of YAML and JSON files, and follow their changes
-  check      Find what is wrong with resources and bootstraps before clients do
-  backend    Serve grpc.testing.TestService, to have something to send RPCs to
-  load       Send RPCs to targets at a steady rate and tell what became of them
-  get        Resolve an xDS target as a channel does and show the configuration with its sources
-  last-good  Look at last-good files: what channels and servers start from while every control plane
-             is down
-  explain    Say why a call goes where it goes: routes, filters, cluster, priority, locality,
-             endpoint
-  inspect    Show what the xDS clients of a running process hold: the tree of `get`, NACKs,
-             connections, traces
-  status     Ask running processes how their xDS clients are doing: a line for each
-  top        Watch the xDS clients of running processes: calls, errors, ages
-  diff       Say what two configurations do differently, and what traffic would notice of it
-  sim        Try the failure rules in simulated worlds, or rehearse outages of your own setup
-  soak       Send RPCs for a long time while control planes and backends die and return at random
-  help       Print this message or the help of the given subcommand(s)
+  demo         Watch a small mesh survive the death of its parts, in one process and without any
+               setup
+  serve        Serve the xDS resources in a directory of YAML and JSON files, and follow their
+               changes
+  publish      Publish a directory to etcd, as a generation that replicas switch to as a whole
+  check        Find what is wrong with resources and bootstraps before clients do
+  backend      Serve grpc.testing.TestService, to have something to send RPCs to
+  load         Send RPCs to targets at a steady rate and tell what became of them
+  get          Resolve an xDS target as a channel does and show the configuration with its sources
+  last-good    Look at last-good files: what channels and servers start from while every control
+               plane is down
+  record       Write what a client gets for its targets as a file that `mainstay serve` takes
+  mirror       Look at a mirror, and decide about updates that it holds back
+  explain      Say why a call goes where it goes: routes, filters, cluster, priority, locality,
+               endpoint
+  inspect      Show what the xDS clients of a running process hold: the tree of `get`, NACKs,
+               connections, traces
+  status       Ask running processes how their xDS clients are doing: a line for each
+  top          Watch the xDS clients of running processes: calls, errors, ages
+  diff         Say what two configurations do differently, and what traffic would notice of it
+  dash         Show the xDS clients of running processes in a browser, live: fleet, trees, timeline,
+               explain, check
+  sim          Try the failure rules in simulated worlds, or rehearse outages of your own setup
+  soak         Send RPCs for a long time while control planes and backends die and return at random
+  swarm        Let many xDS clients fall upon a control plane at once, and measure how they fare
+  completions  Print the completions of a shell
+  man          Write man pages, one for each command
+  help         Print this message or the help of the given subcommand(s)
 
 Options:
-  -h, --help     Print help
-  -V, --version  Print version
+      --log <FORMAT>
+          How lines about what happens are written, by commands that run until they are ended, and
+          on standard error
+
+          Possible values:
+          - text: Words
+          - json: An object in each line
+          
+          [default: text]
+
+  -h, --help
+          Print help (see a summary with '-h')
+
+  -V, --version
+          Print version
 
 Exit codes:
   0  done; also when a signal or the reader of the output ended it
@@ -90,27 +123,38 @@ Arguments:
                (http://127.0.0.1:50051)
 
 Options:
-      --qps <N>             Calls per second and target [default: 10]
-      --duration <T>        How long to send, such as 10s or 5m [default: until a signal]
-      --rpc-timeout <T>     The deadline of each call [default: 20s]
-      --wait-for-ready      Let calls wait for a connection instead of failing while there is none
-                            (xds: targets only)
-      --credentials <KIND>  How connections to endpoints are secured: insecure; as the control plane
-                            says (xds), in plaintext where it says nothing; or tls, where endpoints
-                            must have the name of the target [default: insecure]
-      --ca <FILE>           With --credentials tls: the certificates of the authorities to trust, in
-                            PEM [default: those of the system]
-      --cert <FILE>         With --credentials tls: our certificate, for endpoints that ask for one
-                            (mTLS)
-      --key <FILE>          With --credentials tls: the private key of --cert
-      --last-good <DIR>     Keep what the control plane says in files of this directory, and start
-                            from them while it is down
-      --admin <ADDR>        Serve CSDS at this HOST:PORT: what the channels hold, from which server,
-                            and what is wrong with it
-      --fail-on-failed-rpc  End with exit code 3 if any call failed
-      --json                Print each finished call as a line of JSON: t0, t, ms, target, ok, code,
-                            server_id, details
-  -h, --help                Print help (see more with '--help')
+      --log <FORMAT>         How lines about what happens are written, by commands that run until
+                             they are ended, and on standard error [default: text] [possible values:
+                             text, json]
+      --qps <N>              Calls per second and target [default: 10]
+      --duration <T>         How long to send, such as 10s or 5m [default: until a signal]
+      --rpc-timeout <T>      The deadline of each call [default: 20s]
+      --wait-for-ready       Let calls wait for a connection instead of failing while there is none
+                             (xds: targets only)
+      --method <METHOD>      The method to call, such as /hello.Greeter/SayHello [default:
+                             /grpc.testing.TestService/UnaryCall]
+      --data <JSON>          The request as JSON, or @FILE with it; needs --method [default: an
+                             empty message]
+      --descriptors <FILE>   Where the types of --data are: a descriptor set of `protoc
+                             --include_imports --descriptor_set_out` [default: the server is asked,
+                             by reflection]
+  -H, --header <NAME:VALUE>  Metadata of each call, such as x-user:42; may be given more than once
+      --credentials <KIND>   How connections to endpoints are secured: insecure; as the control
+                             plane says (xds), in plaintext where it says nothing; or tls, where
+                             endpoints must have the name of the target [default: insecure]
+      --ca <FILE>            With --credentials tls: the certificates of the authorities to trust,
+                             in PEM [default: those of the system]
+      --cert <FILE>          With --credentials tls: our certificate, for endpoints that ask for one
+                             (mTLS)
+      --key <FILE>           With --credentials tls: the private key of --cert
+      --last-good <DIR>      Keep what the control plane says in files of this directory, and start
+                             from them while it is down
+      --admin <ADDR>         Serve CSDS at this HOST:PORT: what the channels hold, from which
+                             server, and what is wrong with it
+      --fail-on-failed-rpc   End with exit code 3 if any call failed
+      --json                 Print each finished call as a line of JSON: t0, t, ms, target, ok,
+                             code, server_id, details
+  -h, --help                 Print help (see more with '--help')
 "
     );
 }
@@ -150,12 +194,12 @@ fn a_wrong_command_line_is_exit_code_2_and_says_what_was_expected() {
         ),
         (
             &["status", "nowhere"],
-            "error: invalid value 'nowhere' for '<ADDR>...': expected HOST:PORT of an admin port (CSDS), \
+            "error: invalid value 'nowhere' for '[ADDR]...': expected HOST:PORT of an admin port (CSDS), \
              envoy:HOST:PORT, dir:PATH, file:PATH, or live\n\nFor more information, try '--help'.\n",
         ),
         (
             &["rehearse"],
-            "error: unrecognized subcommand 'rehearse'\n\nUsage: mainstay <COMMAND>\n\n\
+            "error: unrecognized subcommand 'rehearse'\n\nUsage: mainstay [OPTIONS] <COMMAND>\n\n\
              For more information, try '--help'.\n",
         ),
     ];

@@ -41,6 +41,10 @@ async fn load_brings_certificates_of_its_own() {
     let files = ["--ca", &ca, "--cert", &cert, "--key", &key];
     let answered = calls(&mainstay_with_bootstrap(&bootstrap, &[&load[..], &files].concat()).stdout);
     assert!(answered.iter().all(|call| call["server_id"] == "secure"), "{answered:?}");
+    // Any method can be called so.
+    let method = ["--method", "/grpc.testing.TestService/EmptyCall", "-H", "x-user:42"];
+    let answered = calls(&mainstay_with_bootstrap(&bootstrap, &[&load[..], &files, &method].concat()).stdout);
+    assert!(answered.iter().all(|call| call["server_id"] == backend.addr().to_string()), "{answered:?}");
     let refused = calls(&mainstay_with_bootstrap(&bootstrap, &[&load[..], &["--ca", &ca]].concat()).stdout);
     assert!(refused.iter().all(|call| call["code"] == "UNAVAILABLE"), "the backend wants a certificate: {refused:?}");
 

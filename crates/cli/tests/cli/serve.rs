@@ -40,6 +40,14 @@ fn changes_of_the_files_are_told_and_wrong_files_are_rejected_with_the_reason() 
     let file = directory.path().join("clusters.yaml");
     assert!(reason.starts_with(&format!("  {}:", file.display())) && reason.contains("typ"), "{reason}");
 
+    // Asked, it looks again and says so, though nothing changed.
+    serve.signal("HUP");
+    assert_eq!([serve.line(), serve.line()], ["rejected, what was served before still is:".to_owned(), reason]);
+    write(directory.path(), &[cluster("a"), cluster("c")]);
+    assert_eq!([serve.line(), serve.line()], ["reloaded, 2 resources", "  ~ CDS  a"]);
+    serve.signal("HUP");
+    assert_eq!(serve.line(), "reloaded, nothing changed, 2 resources");
+
     serve.signal("TERM");
     let (code, stdout, stderr) = serve.end();
     assert_eq!((code, stdout.as_str()), (0, ""), "{stderr}");
@@ -56,7 +64,7 @@ fn files_that_are_wrong_from_the_start_are_exit_code_1() {
     let head = format!("error: cannot serve {}:\n  {}:", path(directory.path()), file.display());
     assert!(stderr.starts_with(&head), "{stderr}");
     let tip = "  tip: correct the files; once it serves, wrong files are only reported. \
-               An empty directory needs --allow-mass-deletion\n";
+               An empty directory needs --allow-empty\n";
     assert!(stderr.ends_with(tip), "{stderr}");
 }
 
@@ -68,8 +76,10 @@ fn a_directory_without_resources_is_served_only_where_that_is_allowed() {
     assert_eq!(output.status.code(), Some(1));
     let stderr = text(&output.stderr);
     assert!(stderr.contains(&format!("\n  {}: holds no resources\n", path(directory.path()))), "{stderr}");
-    let mut serve = Running::start(&[&args[..], &["--allow-mass-deletion"]].concat());
+    let mut serve = Running::start(&[&args[..], &["--allow-empty"]].concat());
     assert!(serve.line().ends_with(", 0 resources"));
+    write(directory.path(), &[cluster("a")]);
+    assert_eq!([serve.line(), serve.line()], ["reloaded, 1 resource", "  + CDS  a"]);
     serve.signal("TERM");
     assert_eq!(serve.end().0, 0);
 }

@@ -17,10 +17,12 @@ fn the_short_help_of_sim_fits_a_screen() {
         "--bootstrap <FILE>",
         "--resources <DIR>",
         "--target",
+        "--allow <OUTAGE>",
+        "--svg <FILE>",
     ] {
         assert!(help.contains(flag), "{flag}: {help}");
     }
-    assert!(help.lines().count() < 24, "{help}");
+    assert!(help.lines().count() < 32, "{help}");
 }
 
 #[test]
@@ -60,7 +62,7 @@ fn a_replay_shows_one_world_and_always_the_same() {
     assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
     assert_eq!(text(&first.stdout), text(&second.stdout));
     let transcript = text(&first.stdout);
-    assert!(transcript.contains("  > open server0\n"), "{transcript}");
+    assert!(transcript.contains("  > open server0 Sotw\n"), "{transcript}");
     assert!(transcript.lines().last().is_some_and(|line| line.starts_with("everything held: ")), "{transcript}");
 }
 
@@ -79,25 +81,43 @@ fn a_line_that_cannot_be_replayed_is_exit_code_2() {
 #[test]
 fn an_outage_of_ones_own_setup_is_rehearsed() {
     let bootstrap = example("bootstrap.json");
-    let output = mainstay(&["sim", "--bootstrap", &bootstrap, "--resources", &example("config")]);
+    let directory = tempfile::tempdir().unwrap();
+    let picture = directory.path().join("outages.svg");
+    let setup = ["sim", "--bootstrap", &bootstrap, "--resources", &example("config")];
+    let output = mainstay(&[&setup[..], &["--svg", picture.to_str().unwrap()]].concat());
     let stdout = text(&output.stdout);
-    assert!(stdout.starts_with("xds:///greeter: 1 server, outages of 30 s\n"), "{stdout}");
-    let stops = stdout.split("\n\n").find(|part| part.starts_with("127.0.0.1:18000 stops while in use\n"));
+    assert!(stdout.starts_with("xds:///greeter: 127.0.0.1:18000\n  A  /"), "{stdout}");
+    let of = |id: &str| stdout.split("\n\n").find(|part| part.starts_with(&format!("{id}@"))).unwrap_or_default();
     assert_eq!(
-        stops.unwrap_or_default(),
+        of("down-in-use"),
         "\
-127.0.0.1:18000 stops while in use
-     0.00 s  RPCs wait: waiting for the configuration
-     0.00 s  RPCs are sent to cluster \"greeter-backends\"
-     1.00 s  127.0.0.1:18000 stops while in use
-     1.00 s  the stream to 127.0.0.1:18000 ended, next one at once: connection lost: connection reset
-     1.00 s  127.0.0.1:18000 is unreachable, next attempt in 1.0 s: cannot connect: connection refused
-    31.00 s  everything works again
-  RPCs wait for 0.00 s and fail for 0.00 s
-"
+down-in-use@127.0.0.1:18000  127.0.0.1:18000 refuses connections
+  A  ··········|···············|······························
+    20.00 s  127.0.0.1:18000 refuses connections
+    20.00 s  the stream to 127.0.0.1:18000 ended, next one at once: connection lost: connection reset
+    20.00 s  127.0.0.1:18000 is unreachable, next attempt in 1.0 s: cannot connect: connection refused
+    50.00 s  everything works again
+  costs no call"
     );
-    assert_eq!(output.status.code(), Some(3), "RPCs fail while the only server is down at the start");
-    assert!(text(&output.stderr).starts_with("error: RPCs fail in 3 of 4 outages\n"), "{}", text(&output.stderr));
+    assert!(of("down-at-start").contains("\n  A is lost for "), "{stdout}");
+    assert_eq!(output.status.code(), Some(1), "calls are lost while the only server is down at the start");
+    let stderr = text(&output.stderr);
+    assert!(stderr.starts_with("error: calls are lost in 3 of 6 outages\n"), "{stderr}");
+    // What is said to help was rehearsed: both do, if only from the second start on.
+    for remedy in ["last-good files", "a second server in xds_servers"] {
+        assert!(stdout.contains(&format!("\n  {remedy}")), "{stdout}");
+    }
+    let picture = std::fs::read_to_string(picture).unwrap();
+    assert!(picture.starts_with("<svg ") && picture.contains("class=\"fail\"") && picture.ends_with("</svg>\n"));
+
+    // As a gate: what is known is allowed, by kind or by server, and what is not known is a mistake.
+    let allow = ["--allow", "down-at-start,unreachable-at-start,silent-at-start@127.0.0.1:18000"];
+    let output = mainstay(&[&setup[..], &allow].concat());
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    assert!(text(&output.stdout).ends_with("no call is lost in any of these outages but those allowed\n"));
+    let output = mainstay(&[&setup[..], &["--allow", "flood"]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("error: --allow flood: there is no such outage\n"));
 }
 
 #[test]
@@ -106,12 +126,26 @@ fn two_servers_survive_the_loss_of_one() {
     let bootstrap = directory.path().join("bootstrap.json");
     let server = |port| format!(r#"{{"server_uri": "10.0.0.1:{port}", "channel_creds": [{{"type": "insecure"}}]}}"#);
     std::fs::write(&bootstrap, format!(r#"{{"xds_servers": [{}, {}]}}"#, server(1), server(2))).unwrap();
-    let output = mainstay(&["sim", "--bootstrap", bootstrap.to_str().unwrap(), "--resources", &example("config")]);
-    let stdout = text(&output.stdout);
-    let down =
-        stdout.split("\n\n").find(|part| part.starts_with("10.0.0.1:1 is down at the start\n")).unwrap_or_default();
-    assert!(down.contains(" s  fell back to 10.0.0.1:2\n") && down.contains("fail for 0.00 s"), "{stdout}");
-    assert!(down.contains(" s  returned to 10.0.0.1:1\n"), "{down}");
+    let setup = ["sim", "--bootstrap", bootstrap.to_str().unwrap(), "--resources", &example("config")];
+    let output = mainstay(&[&setup[..], &["--json"]].concat());
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let outages = told["outages"].as_array().unwrap();
+    assert_eq!(outages.len(), 1 + 3 * 6);
+    for outage in outages {
+        let id = outage["id"].as_str().unwrap();
+        let is_lost = !outage["costs"].as_array().unwrap().is_empty();
+        // One that is alive and says nothing of a resource says by that that there is none (A57).
+        let is_believed = id == "silent-at-start@10.0.0.1:1";
+        assert_eq!(is_lost, id.ends_with("-at-start@all") || is_believed, "{outage}");
+    }
+    let down = outages.iter().find(|outage| outage["id"] == "down-at-start@10.0.0.1:1").unwrap();
+    let timeline = down["timeline"].to_string();
+    assert!(timeline.contains("fell back to 10.0.0.1:2") && timeline.contains("returned to 10.0.0.1:1"), "{timeline}");
+    // Another server would be down with all of them; files would not.
+    let remedies = told["remedies"].as_array().unwrap();
+    assert_eq!(remedies.len(), 1, "{remedies:?}");
+    assert!(remedies[0]["what"].as_str().unwrap().starts_with("last-good files"), "{remedies:?}");
+    assert_eq!(remedies[0]["mends"].as_array().unwrap().len(), 2, "{remedies:?}");
 }
 
 #[test]
@@ -123,15 +157,15 @@ fn what_cannot_be_rehearsed_says_why() {
     let bad = bad.to_str().unwrap();
     let cases: [(&[&str], i32, String); 6] = [
         (&["--bootstrap", &bootstrap], 2, "--resources <DIR>".to_owned()),
-        (&["--bootstrap", &bootstrap, "--resources", "/nowhere"], 1, "error: cannot read /nowhere:\n".to_owned()),
+        (&["--bootstrap", &bootstrap, "--resources", "/nowhere"], 2, "error: cannot read /nowhere:\n".to_owned()),
         (
             &["--bootstrap", "/nowhere", "--resources", &config],
-            1,
+            2,
             "error: cannot read /nowhere: No such file".to_owned(),
         ),
         (
             &["--bootstrap", bad, "--resources", &config],
-            1,
+            2,
             format!("error: {bad} is not a usable bootstrap: xds_servers[0].server_uri: found a number"),
         ),
         (
