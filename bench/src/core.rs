@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use envoy_types::pb::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Resource,
+};
 use envoy_types::pb::google::protobuf::Any;
 use mainstay_lb::{
     Action, ChannelCore, Connectivity, Context, Counter, Helper, Input, Snapshot, Subchannel, SubchannelId,
     SubchannelSpec,
 };
-use mainstay_xds::bootstrap::{Bootstrap, ServerConfig};
+use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, DeltaMode, ServerConfig, ServerFeatures};
 use mainstay_xds::client::{ClientSettings, Event, StreamId};
 use mainstay_xds::deps::DepsSettings;
 use mainstay_xds::target::Target;
@@ -28,7 +31,11 @@ pub(crate) struct Core {
     /// What the first request of a type is answered with; a type without an answer waits for [`Core::receive`].
     answers: BTreeMap<String, Bytes>,
     stream: Option<StreamId>,
+    now: Time,
+    is_delta: bool,
     pub(crate) snapshot: Option<Arc<Snapshot<Handle>>>,
+    /// How many snapshots there were.
+    pub(crate) published: usize,
 }
 
 /// A connection that is always there; its other half would be the shell's.
@@ -48,15 +55,33 @@ pub(crate) struct Random;
 impl Core {
     /// A core that has asked for its resources and was given `answers`.
     pub(crate) fn new(answers: impl IntoIterator<Item = DiscoveryResponse>) -> Result<Self> {
-        let bootstrap = Arc::new(Bootstrap::builder().server(ServerConfig::insecure("127.0.0.1:1")).build()?);
-        let target = Target::resolve(TARGET, &bootstrap)?;
         let answers = answers.into_iter().map(|answer| (answer.type_url.clone(), answer.encode_to_vec().into()));
+        Self::start(DeltaMode::Off, answers.collect())
+    }
+
+    /// The same over delta, with resources that have versions of their own.
+    pub(crate) fn over_delta(answers: impl IntoIterator<Item = DiscoveryResponse>) -> Result<Self> {
+        let answers =
+            answers.into_iter().map(|answer| (answer.type_url.clone(), as_delta(answer).encode_to_vec().into()));
+        Self::start(DeltaMode::Required, answers.collect())
+    }
+
+    fn start(delta: DeltaMode, answers: BTreeMap<String, Bytes>) -> Result<Self> {
+        let features = ServerFeatures { delta, ..ServerFeatures::default() };
+        let server = ServerConfig { features, ..ServerConfig::insecure("127.0.0.1:1") };
+        let authority = AuthorityOptions { servers: vec![server.clone()], ..AuthorityOptions::default() };
+        let bootstrap = Bootstrap::builder().server(server).authority("bench", authority).build()?;
+        let bootstrap = Arc::new(bootstrap);
+        let target = Target::resolve(TARGET, &bootstrap)?;
         let mut core = Self {
             core: ChannelCore::new(&target, bootstrap, ClientSettings::default(), DepsSettings::default()),
             shell: Shell::default(),
-            answers: answers.collect(),
+            answers,
             stream: None,
+            now: Time::ZERO,
+            is_delta: delta != DeltaMode::Off,
             snapshot: None,
+            published: 0,
         };
         core.settle();
         Ok(core)
@@ -68,6 +93,13 @@ impl Core {
             self.handle(Input::Xds(Event::Received(stream, response)));
             self.settle();
         }
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&mut self, span: Duration) {
+        self.now = self.now + span;
+        self.handle(Input::Timeout);
+        self.settle();
     }
 
     /// Lets every connection that was asked for be made.
@@ -82,13 +114,13 @@ impl Core {
     }
 
     fn handle(&mut self, input: Input) {
-        let mut cx = Context { now: Time::ZERO, choose: &mut Random, helper: &mut self.shell };
+        let mut cx = Context { now: self.now, choose: &mut Random, helper: &mut self.shell };
         self.core.handle(&mut cx, input);
     }
 
     fn settle(&mut self) {
         loop {
-            let mut cx = Context { now: Time::ZERO, choose: &mut Random, helper: &mut self.shell };
+            let mut cx = Context { now: self.now, choose: &mut Random, helper: &mut self.shell };
             self.core.settle(&mut cx);
             let Some(action) = self.core.poll_action() else { return };
             match action {
@@ -97,7 +129,10 @@ impl Core {
                     self.handle(Input::Xds(Event::Opened(stream)));
                 }
                 Action::Send(stream, message) => self.answer(stream, message),
-                Action::Publish(snapshot) => self.snapshot = Some(snapshot),
+                Action::Publish(snapshot) => {
+                    self.snapshot = Some(snapshot);
+                    self.published += 1;
+                }
                 Action::CloseStream(_)
                 | Action::Load(_)
                 | Action::Resolve(_)
@@ -114,8 +149,12 @@ impl Core {
         if self.answers.is_empty() {
             return;
         }
-        let Ok(request) = DiscoveryRequest::decode(request) else { return };
-        if let Some(answer) = self.answers.remove(&request.type_url) {
+        let type_url = match self.is_delta {
+            true => DeltaDiscoveryRequest::decode(request).map(|request| request.type_url),
+            false => DiscoveryRequest::decode(request).map(|request| request.type_url),
+        };
+        let Ok(type_url) = type_url else { return };
+        if let Some(answer) = self.answers.remove(&type_url) {
             self.handle(Input::Xds(Event::Received(stream, answer)));
         }
     }
@@ -150,6 +189,27 @@ impl Subchannel for Handle {
 impl Choose for Random {
     fn choose(&mut self, bound: u64) -> u64 {
         fastrand::u64(..bound)
+    }
+}
+
+/// The same response over delta. Names are the first field of all resources that have one.
+fn as_delta(response: DiscoveryResponse) -> DeltaDiscoveryResponse {
+    #[derive(Clone, PartialEq, Message)]
+    struct Named {
+        #[prost(string, tag = "1")]
+        name: String,
+    }
+    let entry = |(n, any): (usize, Any)| Resource {
+        name: Named::decode(any.value.as_slice()).map(|named| named.name).unwrap_or_default(),
+        version: format!("{n:032x}"),
+        resource: Some(any),
+        ..Resource::default()
+    };
+    DeltaDiscoveryResponse {
+        resources: response.resources.into_iter().enumerate().map(entry).collect(),
+        type_url: response.type_url,
+        nonce: response.nonce,
+        ..DeltaDiscoveryResponse::default()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use bytes::Bytes;
+use clap::Args;
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryResponse;
@@ -12,9 +13,26 @@ use prost::Message;
 use crate::core::{Core, response};
 use crate::plot::{Plot, number};
 use crate::report::Report;
+use crate::wires::{self, Protocol};
 use crate::{Options, Result, stats};
 
-pub(crate) fn measure(options: &Options) -> Result<Report> {
+/// What is measured.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct IngestOptions {
+    #[command(flatten)]
+    pub(crate) common: Options,
+    /// Only what a change costs in these variants of ADS, from the control plane to the snapshot, and their ratios.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    protocol: Vec<Protocol>,
+}
+
+pub(crate) fn measure(options: &IngestOptions) -> Result<Report> {
+    let IngestOptions { common: options, protocol } = options;
+    if !protocol.is_empty() {
+        let mut report = Report::new("ingest", &[]);
+        wires::measure(options.quick, protocol, &mut report)?;
+        return Ok(report);
+    }
     let mut report = Report::new("ingest", &["update", "to snapshot (ms)", "decoding (ms)", "ratio"]);
     let mut plot = Plot::new("Update to snapshot against bare decoding", "ratio");
     let turns = if options.quick { 5 } else { 15 };

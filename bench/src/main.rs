@@ -26,6 +26,7 @@ mod route;
 mod rpc;
 mod servers;
 mod stats;
+mod wires;
 
 use crate::report::Report;
 
@@ -48,8 +49,8 @@ enum Command {
     Route(Options),
     /// Cost of deciding whether a server lets an RPC in, with 1 to 100 policies.
     Authz(Options),
-    /// Cost of taking in an update, against bare decoding of the same bytes.
-    Ingest(Options),
+    /// Cost of taking in an update, against bare decoding of the same bytes; and of a change in each variant of ADS.
+    Ingest(ingest::IngestOptions),
     /// Memory per endpoint, cluster and idle target.
     Memory(Options),
     /// Time to the first RPC while the first xDS server refuses, dies or keeps silent.
@@ -60,6 +61,9 @@ enum Command {
     /// Idle targets and an end without cleaning up, to be looked at by a heap profiler: `valgrind --tool=dhat`.
     #[command(hide = true)]
     Idle(memory::IdleArgs),
+    /// Streams to a control plane, until standard input ends.
+    #[command(hide = true)]
+    Streams(wires::StreamsArgs),
     /// Some calls through one candidate, to be counted by callgrind.
     #[command(hide = true)]
     Client(rpc::ClientArgs),
@@ -115,11 +119,15 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Route(options) => measure(options, route::measure),
         Command::Authz(options) => measure(options, authz::measure),
-        Command::Ingest(options) => measure(options, ingest::measure),
+        Command::Ingest(options) => {
+            options.common.make_room()?;
+            ingest::measure(options)?.publish(&options.common)
+        }
         Command::Memory(options) => measure(options, memory::measure),
         Command::Fallback(options) => measure(options, fallback::measure),
         Command::Servers => servers::run(),
         Command::Idle(args) => memory::run_idle(args),
+        Command::Streams(args) => wires::run_streams(args),
         Command::Client(args) => rpc::run_client(args),
         Command::PolicyClient(args) => policies::run_client(args),
     }
