@@ -1,4 +1,4 @@
-# What `run` and `istio/run` share; both run in this directory.
+# What `run`, `istio/run` and `etcd/run` share; all run in this directory.
 
 need() { # need PROGRAM...: without them nothing can be said, which is an error only where it must be said
   local program
@@ -32,7 +32,8 @@ python_packages() {
 }
 
 install_python_packages() {
-  [ -x .venv/bin/python ] || python3 -m venv .venv
+  # One that was broken off halfway has no pip.
+  .venv/bin/python -m pip --version >/dev/null 2>&1 || python3 -m venv --clear .venv
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -r python/requirements.txt
   cp python/requirements.txt .venv/installed.txt
 }

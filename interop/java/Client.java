@@ -1,4 +1,5 @@
 // grpc-java's xDS client: sends RPCs at a constant rate and prints a line for each: "answered by HOST" or "CODE: message".
+// With --targets it sends one to each of them instead, and prints the target before each line.
 
 import io.grpc.CallOptions;
 import io.grpc.ChannelCredentials;
@@ -8,11 +9,17 @@ import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
 import io.grpc.Metadata;
 import io.grpc.MethodDescriptor;
+import io.grpc.ServerServiceDefinition;
 import io.grpc.Status;
+import io.grpc.netty.shaded.io.grpc.netty.NettyServerBuilder;
+import io.grpc.services.AdminInterface;
 import io.grpc.xds.XdsChannelCredentials;
 import java.io.ByteArrayInputStream;
 import java.io.InputStream;
+import java.net.InetSocketAddress;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
@@ -27,10 +34,11 @@ public final class Client {
           .setRequestMarshaller(new Bytes())
           .setResponseMarshaller(new Bytes())
           .build();
+  private static final List<ManagedChannel> CHANNELS = new ArrayList<>();
   private static final Metadata.Key<String> HOSTNAME =
       Metadata.Key.of("hostname", Metadata.ASCII_STRING_MARSHALLER);
 
-  public static void main(String[] arguments) {
+  public static void main(String[] arguments) throws Exception {
     Map<String, String> flags =
         Arrays.stream(arguments)
             .map(argument -> argument.replaceFirst("^--", "").split("=", 2))
@@ -41,22 +49,46 @@ public final class Client {
     if (flags.getOrDefault("secure_mode", "false").equals("true")) { // as the control plane says
       credentials = XdsChannelCredentials.create(credentials);
     }
+    if (flags.containsKey("admin_port")) { // CSDS and channelz
+      serveAdmin(Integer.parseInt(flags.get("admin_port")));
+    }
+    if (flags.containsKey("targets")) {
+      for (String target : flags.get("targets").split(",")) {
+        ManagedChannel channel = Grpc.newChannelBuilder(target, credentials).build();
+        CHANNELS.add(channel); // what it holds is asked for afterwards
+        send(channel, timeout, target + " ");
+      }
+      Thread.currentThread().join(); // until it is killed
+    }
     ManagedChannel channel = Grpc.newChannelBuilder(flags.get("server"), credentials).build();
     Executors.newSingleThreadScheduledExecutor()
-        .scheduleAtFixedRate(() -> send(channel, timeout), 0, 1_000_000 / qps, TimeUnit.MICROSECONDS);
+        .scheduleAtFixedRate(() -> send(channel, timeout, ""), 0, 1_000_000 / qps, TimeUnit.MICROSECONDS);
   }
 
-  private static void send(ManagedChannel channel, long timeout) {
+  private static void serveAdmin(int port) throws java.io.IOException {
+    NettyServerBuilder builder = NettyServerBuilder.forAddress(new InetSocketAddress("127.0.0.1", port));
+    for (ServerServiceDefinition service : AdminInterface.getStandardServices()) {
+      builder.addService(service);
+    }
+    builder.build().start();
+  }
+
+  private static void send(ManagedChannel channel, long timeout, String before) {
     CallOptions options = CallOptions.DEFAULT.withDeadlineAfter(timeout, TimeUnit.SECONDS);
     ClientCall<byte[], byte[]> call = channel.newCall(UNARY_CALL, options);
-    call.start(new Printer(), new Metadata());
+    call.start(new Printer(before), new Metadata());
     call.request(2); // a second one would be an error, and is told as one
     call.sendMessage(new byte[0]);
     call.halfClose();
   }
 
   private static final class Printer extends ClientCall.Listener<byte[]> {
+    private final String before;
     private String host = "";
+
+    Printer(String before) {
+      this.before = before;
+    }
 
     @Override
     public void onHeaders(Metadata headers) {
@@ -66,7 +98,7 @@ public final class Client {
     @Override
     public void onClose(Status status, Metadata trailers) {
       System.out.println(
-          status.isOk() ? "answered by " + host : status.getCode() + ": " + oneLine(status.getDescription()));
+          before + (status.isOk() ? "answered by " + host : status.getCode() + ": " + oneLine(status.getDescription())));
     }
   }
 

@@ -34,6 +34,7 @@ class Script:
         )
         for kind in SERVERS:
             self.kind = kind
+            self.withdraw()
             peer = Server(self.world, kind, self.bootstrap(f"server-{kind}", "server"))
             here = istio.service(v1=peer)
             strict, mutual = mode("STRICT"), istio.policy(tls={"mode": "ISTIO_MUTUAL", "subjectAltNames": [SERVER]})
@@ -52,6 +53,13 @@ class Script:
             self.note("nothing is rejected", f"FAIL: {nacks[0]}" if nacks else "pass")
             peer.process.kill()
         return self.results
+
+    def withdraw(self) -> None:
+        """Takes the service of the server before away. istiod finds out which ports are a node's own when services come, not
+        when only their endpoints change."""
+        begun = time.monotonic()
+        self.istiod.serve()
+        self.client.fails(since=begun, within=30, code="UNAVAILABLE")
 
     def step(self, name: str, refused: str | None, *resources: dict) -> None:
         """RPCs are answered, or refused with this code, once these resources are there."""

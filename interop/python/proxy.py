@@ -28,8 +28,8 @@ NAME = "Envoy"
 class Script:
     """Plays the life of a control plane to one Envoy, with RPCs through it all the time."""
 
-    def __init__(self, world: World):
-        self.world = world
+    def __init__(self, world: World, api: str = "GRPC"):
+        self.world, self.api = world, api
         self.results: dict[str, dict[str, str]] = {}
         self.a, self.b, self.c = (world.backend(name) for name in "abc")
         self.port = free_port()
@@ -39,7 +39,7 @@ class Script:
         control_plane = self.control_plane
         self.serve("cluster_1", self.a)
         control_plane.start()
-        self.envoy = Envoy(self.world, control_plane.port)
+        self.envoy = Envoy(self.world, control_plane.port, self.api)
         eventually(self.listening, within=30)
         self.client = Client(self.world, "grpcio", f"127.0.0.1:{self.port}", self.world.bootstrap([]))
         self.step("start: LDS, RDS, CDS, EDS", "a", strict=False)
@@ -109,9 +109,9 @@ class Script:
 class Envoy:
     """A running Envoy with dynamic listeners and clusters."""
 
-    def __init__(self, world: World, xds_port: int):
+    def __init__(self, world: World, xds_port: int, api: str):
         self.admin = free_port()
-        config = world.file(json.dumps(envoy_bootstrap(xds_port, self.admin)))
+        config = world.file(json.dumps(envoy_bootstrap(xds_port, self.admin, api)))
         self.process: Process = world.run(
             [world.programs.envoy, "-c", config, "--use-dynamic-base-id", "--concurrency", "1", "-l", "warning"]
         )
@@ -127,7 +127,7 @@ class Envoy:
         return {entry["cluster"]["name"] for entry in dump.get("configs", [])}
 
 
-def envoy_bootstrap(xds_port: int, admin_port: int) -> dict:
+def envoy_bootstrap(xds_port: int, admin_port: int, api: str) -> dict:
     endpoint = {"endpoint": {"address": socket_address(xds_port)}}
     xds_cluster = http2({
         "name": "xds",
@@ -140,7 +140,7 @@ def envoy_bootstrap(xds_port: int, admin_port: int) -> dict:
         "admin": {"address": socket_address(admin_port)},
         "staticResources": {"clusters": [xds_cluster]},
         "dynamicResources": {
-            "adsConfig": {"apiType": "GRPC", "transportApiVersion": "V3", "grpcServices": [service]},
+            "adsConfig": {"apiType": api, "transportApiVersion": "V3", "grpcServices": [service]},
             "ldsConfig": ADS,
             "cdsConfig": ADS,
         },

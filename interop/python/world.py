@@ -50,6 +50,7 @@ class Programs:
     def __init__(self, rust: pathlib.Path, go: pathlib.Path):
         self.client = rust / "xds_interop_client"
         self.server = rust / "xds_interop_server"
+        self.verdicts = rust / "xds_verdicts"
         self.mainstay = rust / "mainstay"
         self.go_control_plane = go / "controlplane"
         self.go_client = go / "client"
@@ -137,10 +138,10 @@ class World:
     def backend(self, name: str) -> "Backend":
         return Backend(self, name)
 
-    def bootstrap(self, ports: list[int], node: str = NODE_ID, **more) -> pathlib.Path:
-        """The bootstrap of the official local suites (I-31)."""
+    def bootstrap(self, ports: list[int], node: str = NODE_ID, features: tuple = (), **more) -> pathlib.Path:
+        """The bootstrap of the official local suites (I-31), with more features of servers."""
         content = {
-            "xds_servers": [server(f"127.0.0.1:{port}") for port in ports],
+            "xds_servers": [server(f"127.0.0.1:{port}", *features) for port in ports],
             "node": {"id": node, "locality": {"zone": "zone"}},
             "authorities": {},
             **more,
@@ -153,8 +154,8 @@ def node_of(kind: str) -> str:
     return f"{NODE_ID}-{kind}"
 
 
-def server(uri: str) -> dict:
-    return {"server_uri": uri, "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3"]}
+def server(uri: str, *features: str) -> dict:
+    return {"server_uri": uri, "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3", *features]}
 
 
 class Backend:
@@ -188,6 +189,7 @@ class GoControlPlane:
     """go-control-plane's snapshot cache."""
 
     name = "go-control-plane"
+    flags: tuple = ()
 
     def __init__(self, world: World, config: Config | None = None):
         self.world, self.config, self.port = world, config, free_port()
@@ -196,7 +198,7 @@ class GoControlPlane:
 
     def start(self) -> None:
         self.process = self.world.run(
-            [self.world.programs.go_control_plane, f"--port={self.port}"]
+            [self.world.programs.go_control_plane, f"--port={self.port}", *self.flags]
         )
         self.process.wait_for("listening")
         # A new process knows nothing of the one before, and counts from 1 again; so does `mainstay serve`.
@@ -225,6 +227,13 @@ class GoControlPlane:
         seen = len(self.process.lines)
         self.process.say(json.dumps(fields))
         self.process.wait_for("ok", since=seen)
+
+
+class LinearGoControlPlane(GoControlPlane):
+    """go-control-plane's linear caches."""
+
+    name = "go-control-plane, linear caches"
+    flags = ("--linear",)
 
 
 class MainstayControlPlane:
@@ -287,6 +296,52 @@ class MainstayControlPlane:
             expect(any(line.startswith("reloaded") for line in news), f"not followed: {self.process.tail()}")
 
         eventually(followed, within=10, every=0.05)
+
+
+class MainstayMirror:
+    """`mainstay serve --mirror-of`."""
+
+    def __init__(self, world: World, primary: int, config: str):
+        self.world, self.primary, self.port = world, primary, free_port()
+        self.config = world.file(config)
+        self.kept = world.directory / f"mirror-{self.port}"
+        self.process: Process | None = None
+
+    def start(self) -> None:
+        self.process = self.world.run(
+            [
+                self.world.programs.mainstay,
+                "serve",
+                "--mirror-of",
+                f"127.0.0.1:{self.primary}",
+                "--mirror-config",
+                self.config,
+                "--mirror-last-good",
+                self.kept,
+                "--listen",
+                f"127.0.0.1:{self.port}",
+            ],
+            {"NO_COLOR": "1"},
+        )
+        self.process.wait_for("mirroring")
+
+    def wait_until_complete(self) -> None:
+        """Something whole is served, of the primary or of the files."""
+        self._wait(lambda line: " resources" in line and "not complete" not in line)
+
+    def wait_until_confirmed(self) -> None:
+        """The primary answers, and nothing is held back."""
+        self._wait(lambda line: "the primary answers" in line)
+
+    def _wait(self, is_so) -> None:
+        def last() -> None:
+            said = [line for _, line in self.process.lines if line.startswith("class ")]
+            expect(bool(said) and is_so(said[-1]), f"{said[-1:]}")
+
+        eventually(last, within=60, every=0.05)
+
+    def stop(self) -> None:
+        self.process.kill()
 
 
 def api_listener(name: str, cluster: str, broken: bool) -> dict:

@@ -1,4 +1,5 @@
-// A control plane on go-control-plane's snapshot cache, as in gRPC's own local suites (I-27 to I-30).
+// A control plane on go-control-plane's snapshot cache, as in gRPC's own local suites (I-27 to I-30), or on its linear
+// caches, one for each type. It speaks both variants of ADS.
 //
 // Commands come as JSON lines on standard input and are each answered with a line "ok". A nonzero exit code of 3 means
 // that a client asked for the resource on which the process was told to die.
@@ -64,9 +65,20 @@ func (everybody) ID(*corev3.Node) string { return everyone }
 
 func main() {
 	port := flag.Int("port", 0, "where to listen")
+	linear := flag.Bool("linear", false, "serve from linear caches instead of a snapshot cache")
 	flag.Parse()
 
 	snapshots := cache.NewSnapshotCache(false, everybody{}, nil)
+	all, put := cache.Cache(snapshots), func(c *command) error {
+		snapshot, err := cache.NewSnapshot(c.Version, c.resources())
+		if err != nil {
+			return err
+		}
+		return snapshots.SetSnapshot(context.Background(), everyone, snapshot)
+	}
+	if *linear {
+		all, put = linearCaches()
+	}
 	var mutex sync.Mutex
 	deadly := map[key]bool{}
 	nodes := map[int64]string{}
@@ -87,9 +99,21 @@ func main() {
 		}
 		return nil
 	}
-	callbacks := server.CallbackFuncs{StreamRequestFunc: onRequest}
+	// Over delta names come once, when they are subscribed.
+	onDeltaRequest := func(stream int64, request *discoveryv3.DeltaDiscoveryRequest) error {
+		if request.GetNode().GetId() != "" {
+			fmt.Printf("delta stream of %s\n", request.GetNode().GetId())
+		}
+		return onRequest(stream, &discoveryv3.DiscoveryRequest{
+			Node:          request.GetNode(),
+			TypeUrl:       request.GetTypeUrl(),
+			ErrorDetail:   request.GetErrorDetail(),
+			ResourceNames: request.GetResourceNamesSubscribe(),
+		})
+	}
+	callbacks := server.CallbackFuncs{StreamRequestFunc: onRequest, StreamDeltaRequestFunc: onDeltaRequest}
 	ads := grpc.NewServer()
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(ads, server.NewServer(context.Background(), snapshots, callbacks))
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(ads, server.NewServer(context.Background(), all, callbacks))
 	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", *port))
 	if err != nil {
 		log.Fatal(err)
@@ -105,11 +129,7 @@ func main() {
 		}
 		switch c.Op {
 		case "set":
-			snapshot, err := cache.NewSnapshot(c.Version, c.resources())
-			if err != nil {
-				log.Fatal(err)
-			}
-			if err := snapshots.SetSnapshot(context.Background(), everyone, snapshot); err != nil {
+			if err := put(&c); err != nil {
 				log.Fatal(err)
 			}
 		case "stop_on_request":
@@ -121,6 +141,32 @@ func main() {
 		}
 		fmt.Println("ok")
 	}
+}
+
+// linearCaches are one cache for each type behind one server.
+func linearCaches() (cache.Cache, func(*command) error) {
+	caches := map[string]*cache.LinearCache{}
+	mux := &cache.MuxCache{
+		Classify:      func(request *cache.Request) string { return request.GetTypeUrl() },
+		ClassifyDelta: func(request *cache.DeltaRequest) string { return request.GetTypeUrl() },
+		Caches:        map[string]cache.Cache{},
+	}
+	for _, typeURL := range []string{resource.ListenerType, resource.RouteType, resource.ClusterType, resource.EndpointType} {
+		caches[typeURL] = cache.NewLinearCache(typeURL)
+		mux.Caches[typeURL] = caches[typeURL]
+	}
+	put := func(c *command) error {
+		all := c.resources()
+		for typeURL, linear := range caches {
+			named := map[string]types.Resource{}
+			for _, message := range all[typeURL] {
+				named[cache.GetResourceName(message)] = message
+			}
+			linear.SetResources(named)
+		}
+		return nil
+	}
+	return mux, put
 }
 
 // resources makes the messages of a snapshot (I-29).
