@@ -17,7 +17,7 @@ use mainstay::certificates::{CertificateError, CertificateProvider, Certificates
 use mainstay::{Channel, ChannelBuilder, Credentials};
 use mainstay_control_plane::{Server, SnapshotBuilder, resources};
 use mainstay_testservice::{Backend, ServerTlsConfig};
-use rcgen::CertificateParams;
+use rcgen::{CertificateParams, SanType};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tonic::Code;
@@ -77,6 +77,45 @@ async fn whatever_is_wrong_with_a_server_fails_the_connection() {
         assert!(status.message().contains("cluster \"service\""), "{what}: {status}");
         assert!(status.message().contains(&text) && status.message().contains(expected), "{what}: {status}");
         assert_eq!(backend.requests(), 0, "{what}");
+    }
+}
+
+/// TL-7, over a handshake: a wildcard of a certificate stands for one whole label of a DNS name, the first, and below two more.
+#[tokio::test]
+async fn wildcards_of_certificates_stand_for_one_label() {
+    let dns = |name: &str| SanType::DnsName(name.try_into().unwrap());
+    let uri = |name: &str| SanType::URI(name.try_into().unwrap());
+    let email = |name: &str| SanType::Rfc822Name(name.try_into().unwrap());
+    let pki = Pki::new();
+    for (presented, wanted, is_let_through) in [
+        (dns("*.example.com"), "shop.example.com", true),
+        (dns("*.example.com"), "SHOP.example.com", true),
+        (dns("*.example.com"), "example.com", false),
+        (dns("*.example.com"), "a.b.example.com", false),
+        (dns("*.example.com"), "shop.example.com.org", false),
+        (dns("*.com"), "example.com", false),
+        (dns("*"), "example", false),
+        (dns("f*.example.com"), "foo.example.com", false),
+        (dns("*f.example.com"), "oof.example.com", false),
+        (dns("shop.*.com"), "shop.example.com", false),
+        (dns("*.*.com"), "shop.example.com", false),
+        (uri("*.example.com"), "shop.example.com", false),
+        (email("*.example.com"), "shop.example.com", false),
+        (SanType::IpAddress([10, 0, 0, 1].into()), "*.0.0.1", false),
+    ] {
+        let what = format!("{presented:?} for {wanted:?}");
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![presented];
+        let backend = pki.backend("one", &pki.ca.issue_as(params), true).await;
+        let server = control_plane(secured(&backend, mtls(&[wanted]))).await;
+        match call(&mut pki.client(&server)).await {
+            Ok(answer) => assert!(is_let_through && answer == "one", "{what}"),
+            Err(status) => {
+                assert!(!is_let_through && status.code() == Code::Unavailable, "{what}: {status}");
+                assert!(status.message().contains(&format!("wanted {wanted:?}")), "{what}: {status}");
+            }
+        }
+        assert_eq!(backend.requests(), u64::from(is_let_through), "{what}");
     }
 }
 

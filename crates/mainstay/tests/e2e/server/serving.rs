@@ -7,10 +7,10 @@ use std::time::Duration;
 use mainstay::bootstrap::{Bootstrap, Node, ServerConfig};
 use mainstay::event::Event;
 use mainstay::{ServeError, ServerCredentials, ServingState};
-use mainstay_control_plane::{Snapshot, TypeUrl, resources};
+use mainstay_control_plane::{Events, Server, Snapshot, TypeUrl, resources};
 use tokio::net::TcpStream;
 
-use super::stage::{Seen, Stage, builder, call, connect, listener, name, routes};
+use super::stage::{PlainClient, Seen, Stage, builder, call, connect, listener, name, routes};
 use crate::common::in_time;
 
 /// SV-7, SV-3: until there is a configuration the system refuses connections; then any tonic client is served.
@@ -31,14 +31,9 @@ async fn a_server_listens_when_it_is_configured_and_not_before() {
 #[tokio::test]
 async fn the_example_of_the_readme_serves() {
     let control = crate::common::control_plane(Snapshot::builder()).await;
-    let mut asked = control.events();
-    let bootstrap = Bootstrap::builder()
-        .node(Node::new("readme"))
-        .server(ServerConfig::insecure(control.addr().to_string()))
-        .server_listener_resource_name_template("server/%s")
-        .build()
-        .unwrap();
+    let bootstrap = bootstrap(&control, "readme");
     let greeter = mainstay_testservice::service("one", "one").unwrap();
+    let asked = control.events();
     let server = tokio::spawn(async move {
         mainstay::Server::builder()
             .bootstrap(bootstrap) // the README has it from the environment
@@ -47,19 +42,28 @@ async fn the_example_of_the_readme_serves() {
             .serve_xds("127.0.0.1:0".parse().unwrap())
             .await
     });
-    let request = in_time(asked.request(TypeUrl::LISTENER)).await.unwrap();
-    let address: SocketAddr = request.names[0].strip_prefix("server/").unwrap().parse().unwrap();
-    control.control_plane().set(Snapshot::builder().listener(listener(address, routes())));
-    let mut caller = in_time(async {
-        loop {
-            if let Ok(caller) = connect(address).await {
-                break caller;
-            }
-        }
-    })
-    .await;
-    assert_eq!(call(&mut caller).await.unwrap(), "one");
+    assert_eq!(call(&mut once_configured(&control, asked).await.1).await.unwrap(), "one");
     server.abort();
+}
+
+/// SV-25: the signal of the application lets RPCs finish, and then the future is done.
+#[tokio::test]
+async fn a_signal_ends_the_server() {
+    let control = crate::common::control_plane(Snapshot::builder()).await;
+    let builder = builder(&Seen::default()).bootstrap(bootstrap(&control, "signalled"));
+    let (signal, signalled) = tokio::sync::oneshot::channel::<()>();
+    let asked = control.events();
+    let server = tokio::spawn(builder.serve_xds_with_shutdown("127.0.0.1:0".parse().unwrap(), async {
+        signalled.await.expect("it is sent");
+    }));
+    let (address, caller) = once_configured(&control, asked).await;
+    let mut streaming = super::updates::Streaming::begin(caller).await;
+    signal.send(()).unwrap();
+    in_time(async { while refused(address).await != ErrorKind::ConnectionRefused {} }).await;
+    streaming.exchange().await;
+    assert!(!server.is_finished());
+    streaming.finish().await;
+    in_time(server).await.unwrap().unwrap();
 }
 
 /// S-12, SV-13: what cannot be served is told with resource, server and reason, each once and in order.
@@ -284,4 +288,28 @@ async fn refused(address: SocketAddr) -> ErrorKind {
         Ok(_) => ErrorKind::Other,
         Err(error) => error.kind(),
     }
+}
+
+fn bootstrap(control: &Server, node: &str) -> Bootstrap {
+    Bootstrap::builder()
+        .node(Node::new(node))
+        .server(ServerConfig::insecure(control.addr().to_string()))
+        .server_listener_resource_name_template("server/%s")
+        .build()
+        .unwrap()
+}
+
+/// Waits for the server to ask for its Listener, and gives it one: its address, and a connection to it.
+async fn once_configured(control: &Server, mut asked: Events) -> (SocketAddr, PlainClient) {
+    let request = in_time(asked.request(TypeUrl::LISTENER)).await.unwrap();
+    let address: SocketAddr = request.names[0].strip_prefix("server/").unwrap().parse().unwrap();
+    control.control_plane().set(Snapshot::builder().listener(listener(address, routes())));
+    let connected = in_time(async {
+        loop {
+            if let Ok(caller) = connect(address).await {
+                break caller;
+            }
+        }
+    });
+    (address, connected.await)
 }
