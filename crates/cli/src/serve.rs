@@ -264,6 +264,9 @@ pub(crate) async fn run(
         _ = tokio::time::timeout(drain + PATIENCE, server.drain(drain)) => {}
         () = signals.next() => {}
     }
+    if let Some(mirroring) = &mirroring {
+        mirroring.stop().await;
+    }
     Ok(())
 }
 

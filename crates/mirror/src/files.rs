@@ -106,20 +106,42 @@ impl Files {
     }
 }
 
-/// Writes what comes, at most once in `interval`, and the newest of what came meanwhile.
+/// Writes what comes, at most once in `interval`, and the newest of what came meanwhile. The last is written before it ends.
 pub(crate) async fn write_all(files: Files, mut writes: mpsc::UnboundedReceiver<Write>, interval: Duration) {
     let mut known = BTreeSet::new();
-    while let Some(mut newest) = writes.recv().await {
+    let mut newest = writes.recv().await;
+    while let Some(mut write) = newest.take() {
         while let Ok(newer) = writes.try_recv() {
-            newest = newer;
+            write = newer;
         }
         let files = files.clone();
         let written = tokio::task::spawn_blocking(move || {
-            files.write(&newest, &mut known);
+            files.write(&write, &mut known);
             known
         });
         known = written.await.unwrap_or_default();
-        tokio::time::sleep(interval).await;
+        newest = next_of(&mut writes, interval).await;
+    }
+}
+
+/// The newest of what comes in `interval`, or else the first after it; nothing if nothing can come any more. An end is not
+/// waited for.
+async fn next_of(writes: &mut mpsc::UnboundedReceiver<Write>, interval: Duration) -> Option<Write> {
+    let mut newest = None;
+    let pause = tokio::time::sleep(interval);
+    tokio::pin!(pause);
+    loop {
+        tokio::select! {
+            () = &mut pause => break,
+            write = writes.recv() => match write {
+                Some(write) => newest = Some(write),
+                None => return newest,
+            },
+        }
+    }
+    match newest {
+        Some(newest) => Some(newest),
+        None => writes.recv().await,
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use mainstay::bootstrap::Bootstrap;
 use mainstay_control_plane::Snapshot;
 use mainstay_xds::Time;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -41,12 +41,15 @@ pub struct Settings {
     pub write_interval: Duration,
 }
 
-/// A running mirror. It ends when it is dropped.
+/// A running mirror. It ends when it is dropped; [`stop`](Self::stop) lets it keep first what is in force.
 #[derive(Debug)]
 pub struct Mirror {
     classes: Classes,
     drivers: BTreeMap<String, Handle>,
     changed: watch::Receiver<u64>,
+    is_ending: watch::Sender<bool>,
+    /// They end when their drivers have, after what these left to write.
+    writers: Mutex<JoinSet<()>>,
     _tasks: JoinSet<()>,
 }
 
@@ -138,7 +141,8 @@ impl Mirror {
         let Settings { primary, config, last_good, learn_from, learn_interval, write_interval } = settings;
         let classes = config.classes();
         let (changes, changed) = watch::channel(0);
-        let mut tasks = JoinSet::new();
+        let (is_ending, ending) = watch::channel(false);
+        let (mut tasks, mut writers) = (JoinSet::new(), JoinSet::new());
         let mut drivers = BTreeMap::new();
         for class in &config.classes {
             let name = class.class.name.clone();
@@ -161,12 +165,12 @@ impl Mirror {
             }
             let writes = files.as_ref().map(|files| {
                 let (writes, written) = mpsc::unbounded_channel();
-                tasks.spawn(write_all(files.clone(), written, write_interval));
+                writers.spawn(write_all(files.clone(), written, write_interval));
                 writes
             });
             let mut driver = Driver::new(class, config.brake, bootstrap, news_by, shown_by, changes.clone(), writes);
             driver.begin(class, files.as_ref(), class.all || !learn_from.is_empty())?;
-            tasks.spawn(driver.run(Inputs { news, names, commands: commanded }));
+            tasks.spawn(driver.run(Inputs { news, names, commands: commanded, ending: ending.clone() }));
             drivers.insert(name, Handle { commands, shown });
         }
         if !learn_from.is_empty() {
@@ -177,7 +181,7 @@ impl Mirror {
             let senders = drivers.iter().map(|(name, handle)| (name.clone(), handle.commands.clone())).collect();
             tasks.spawn(hand_on(learned, classes.clone(), senders));
         }
-        Ok(Self { classes, drivers, changed, _tasks: tasks })
+        Ok(Self { classes, drivers, changed, is_ending, writers: Mutex::new(writers), _tasks: tasks })
     }
 
     /// The classes, to find that of a node.
@@ -224,6 +228,13 @@ impl Mirror {
         self.command(class, Command::Refuse).await
     }
 
+    /// Follows nothing any more, and returns when what is in force is on disk. What it shows stays.
+    pub async fn stop(&self) {
+        self.is_ending.send_replace(true);
+        let mut writers = self.writers.lock().await;
+        while writers.join_next().await.is_some() {}
+    }
+
     async fn command(
         &self,
         class: &str,
@@ -263,6 +274,7 @@ struct Inputs {
     news: mpsc::Receiver<News>,
     names: mpsc::Receiver<BTreeSet<String>>,
     commands: mpsc::Receiver<Command>,
+    ending: watch::Receiver<bool>,
 }
 
 /// Runs the core of a class.
@@ -336,7 +348,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Runs until the mirror is dropped.
+    /// Runs until the mirror is stopped or dropped.
     async fn run(mut self, mut inputs: Inputs) {
         loop {
             let deadline = self.core.next_deadline().map(|at| self.start + at.since_start());
@@ -354,6 +366,7 @@ impl Driver {
                     Some(command) => self.obey(command),
                     None => return,
                 },
+                _ = inputs.ending.wait_for(|is_ending| *is_ending) => return,
                 () = due => self.core.handle_timeout(self.now()),
                 () = tokio::time::sleep_until(refresh) => {
                     // It holds still, which keeps it from being too old.

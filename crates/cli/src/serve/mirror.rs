@@ -87,6 +87,11 @@ impl Mirroring {
         Arc::clone(&self.mirror)
     }
 
+    /// Keeps on disk what is in force, for the next start.
+    pub(super) async fn stop(&self) {
+        self.mirror.stop().await;
+    }
+
     /// Clients of a mirror report their load to nobody: it is read and forgotten (FB-22).
     pub(super) fn drop_loads(server: &Server) {
         server.request_loads(LoadRequest { interval: LOAD_INTERVAL, is_dropped: true, ..LoadRequest::default() });

@@ -77,6 +77,11 @@ impl Mirrored {
         panic!("{:?} is served and not {wanted:?}: {:?}", self.served(class), self.status(class));
     }
 
+    /// Ends it as a signal does: what is in force is on disk then.
+    pub(crate) async fn stop(self) {
+        self.mirror.stop().await;
+    }
+
     pub(crate) fn served(&self, class: &str) -> Option<Bytes> {
         self.server.control_plane().snapshot_for_class(class, "").map(|snapshot| bytes(&snapshot))
     }

@@ -35,7 +35,7 @@ async fn with_a_wildcard_everything_is_followed_that_the_primary_knows_fb14() {
     primary.stop().await;
     let client = channel("xds:///stock", "client", &[&primary, &mirrored.server]);
     assert_eq!(call(&client).await.unwrap(), "one");
-    drop(mirrored);
+    mirrored.stop().await;
     // What was followed is followed again after a restart, though nobody tells its name now.
     let mirrored = Mirrored::with(settings_with_files(&primary, ALL, &directory)).await;
     assert_eq!(mirrored.served("all"), good);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mainstay_control_plane::{TypeUrl, resources};
-use mainstay_mirror::ClassStatus;
+use mainstay_mirror::{ClassStatus, Settings};
 use tonic::Code;
 
 use crate::common::{
@@ -84,6 +84,30 @@ async fn a_mirror_that_starts_in_an_outage_serves_what_it_had_in_force_fb18() {
     mirrored.until("all", "held back", |status: &ClassStatus| status.held.is_some()).await;
     assert_eq!(mirrored.served("all"), good);
     assert_eq!(call(&client).await.map(|_| ()).map_err(|status| status.code()), Ok(()));
+}
+
+#[tokio::test]
+async fn a_mirror_that_is_stopped_keeps_what_it_could_not_write_yet_fb18() {
+    let one = backend("one").await;
+    let address = one.addr().to_string();
+    let primary = primary(service("service", [address.as_str()])).await;
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("mirror");
+    // After the first write, the next one may come in a day.
+    let write_interval = Duration::from_secs(86400);
+    let settings = || Settings { write_interval, ..settings_with_files(&primary, ONE_CLASS, &directory) };
+    let mirrored = Mirrored::with(settings()).await;
+    mirrored.until_equal("all", &primary, "mirror").await;
+    until_files(&directory.join("all"), 1).await;
+    primary.control_plane().update(|snapshot| {
+        snapshot.insert(resources::endpoints("service", [address.as_str(), "127.0.0.1:2"]));
+    });
+    mirrored.until_equal("all", &primary, "mirror").await;
+    let newest = mirrored.served("all");
+    primary.stop().await;
+    mirrored.stop().await;
+    let mirrored = Mirrored::with(settings()).await;
+    assert_eq!(mirrored.served("all"), newest);
 }
 
 #[tokio::test]
