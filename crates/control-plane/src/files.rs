@@ -52,12 +52,14 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use tonic::Code;
 
+use crate::files::depth::{check_tree, with_room};
 use crate::files::proto::{Json, read_resource, write_resource};
 use crate::files::tree::{FieldError, TYPE_KEY, Tree, Value};
 use crate::snapshot::{Body, Resource, Snapshot};
 use crate::store::Snapshots;
 use crate::type_url::TypeUrl;
 
+mod depth;
 mod proto;
 mod source;
 mod tree;
@@ -127,7 +129,7 @@ impl Snapshot {
     /// Writes this snapshot as YAML that [`from_yaml`](Self::from_yaml) and [`load_directory`] read. Given versions and
     /// the wish to wrap everything are not written.
     pub fn to_yaml(&self) -> Result<String, ExportError> {
-        Document::new(self)?.to_yaml()
+        in_room(|| Document::new(self)?.to_yaml())
     }
 
     /// Writes this snapshot as YAML that is read with the same bytes: resources that would have others are written as
@@ -147,16 +149,20 @@ impl Snapshot {
                 (true, Body::Message(_)) | (_, Body::Error { .. }) => plain.insert(resource),
             }
         }
-        let mut document = Document::new(&plain)?;
-        document.encoded = encoded;
-        document.to_yaml()
+        in_room(|| {
+            let mut document = Document::new(&plain)?;
+            document.encoded = encoded;
+            document.to_yaml()
+        })
     }
 
     /// Writes this snapshot as JSON.
     pub fn to_json(&self) -> Result<String, ExportError> {
-        let document = Document::new(self)?;
-        serde_json::to_string_pretty(&document)
-            .map_err(|error| ExportError { resource: None, problem: error.to_string() })
+        in_room(|| {
+            let document = Document::new(self)?;
+            serde_json::to_string_pretty(&document)
+                .map_err(|error| ExportError { resource: None, problem: error.to_string() })
+        })
     }
 }
 
@@ -290,6 +296,12 @@ impl Loader {
     }
 
     fn read_file(&mut self, file: &Path, text: &str, node: Option<&str>) {
+        if let Err(error) = with_room(|| self.read_with_room(file, text, node)) {
+            self.errors.push(LoadError::unreadable(file, format!("cannot be read: {error}")));
+        }
+    }
+
+    fn read_with_room(&mut self, file: &Path, text: &str, node: Option<&str>) {
         match parse(file, text) {
             Ok(documents) => documents.into_iter().for_each(|document| self.read_document(file, document, node)),
             Err(error) => self.errors.push(error),
@@ -353,7 +365,7 @@ impl Loader {
     }
 
     fn read_resource(&mut self, file: &Path, tree: Tree, key: Option<&str>, node: Option<&str>) {
-        match read_resource(&tree, key) {
+        match check_tree(&tree).and_then(|()| read_resource(&tree, key)) {
             Ok(resource) => self.insert(file, tree, resource, node),
             Err(error) => {
                 let name = key.or_else(|| NAME_FIELDS.iter().find_map(|field| tree.get(field)?.as_str()));
@@ -471,6 +483,11 @@ impl Document {
     }
 }
 
+/// Writes where there is room for what is nested.
+fn in_room(write: impl FnOnce() -> Result<String, ExportError> + Send) -> Result<String, ExportError> {
+    with_room(write).unwrap_or_else(|error| Err(ExportError { resource: None, problem: error.to_string() }))
+}
+
 /// A text inside of an entry.
 fn text<'a>(tree: &'a Tree, field: &str) -> Result<&'a str, FieldError> {
     tree.get(field).and_then(Tree::as_str).ok_or_else(|| {
@@ -489,6 +506,7 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Tree>, LoadError> {
         // `on` and `no` are texts.
         strict_booleans: true,
         budget: serde_saphyr::budget! {
+            max_depth: MAX_PARSED_DEPTH,
             max_events: MAX_NODES,
             max_nodes: MAX_NODES,
             max_total_scalar_bytes: MAX_FILE_SIZE,
@@ -545,6 +563,8 @@ fn node_of(directory: &Path, file: &Path) -> Option<String> {
 const NAME_FIELDS: [&str; 3] = ["name", "cluster_name", "clusterName"];
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 const MAX_DEPTH: usize = 16;
+/// Of texts, as parsers of JSON have it. What is less deep is read, and if it is too deep for a message, the field is named.
+const MAX_PARSED_DEPTH: usize = 128;
 const MAX_FILE_SIZE: usize = 256 << 20;
 const MAX_NODES: usize = 50_000_000;
 const CODES: [(Code, &str); 16] = [

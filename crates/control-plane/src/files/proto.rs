@@ -8,11 +8,10 @@ use envoy_types::pb::google::protobuf::Any;
 use prost::Message;
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field};
-use prost_reflect::{
-    DescriptorPool, DeserializeOptions, DynamicMessage, Kind, MessageDescriptor, SerializeOptions, Value,
-};
+use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, Kind, MessageDescriptor, SerializeOptions};
 use serde::{Serialize, Serializer};
 
+use crate::files::depth::check_message;
 use crate::files::tree::{FieldError, TYPE_KEY, Tree};
 use crate::snapshot::{Body, Resource};
 use crate::type_url::TypeUrl;
@@ -72,6 +71,7 @@ pub(super) struct Json(DynamicMessage);
 impl Json {
     fn new(any: &Any) -> Result<Self, String> {
         let descriptor = any_descriptor()?;
+        check_message(any, &descriptor)?;
         let message = DynamicMessage::decode(descriptor, any.encode_to_vec().as_slice());
         message.map(Self).map_err(|error| error.to_string())
     }
@@ -122,14 +122,28 @@ fn unwrap(tree: &Tree, any: &Any, key: Option<&str>) -> Result<Resource, FieldEr
     Ok(Resource::new(type_url, name, inner.value))
 }
 
-/// The name inside a message, if it has one.
+/// The name inside a message, if it has one. Only the message itself is looked at, and nothing that lies in it.
 fn name_of(any: &Any) -> Option<String> {
     let type_url = TypeUrl::from(any.type_url.as_str());
     let descriptor = POOL.as_ref().ok()?.get_message_by_name(type_url.message_name())?;
     let field = descriptor.get_field_by_name(if type_url == TypeUrl::ENDPOINTS { "cluster_name" } else { "name" })?;
-    let message = DynamicMessage::decode(descriptor, any.value.as_slice()).ok()?;
-    let Value::String(name) = message.get_field(&field).into_owned() else { return None };
-    Some(name).filter(|name| !name.is_empty())
+    if field.kind() != Kind::String || field.is_list() {
+        return None;
+    }
+    let (mut rest, mut name) = (any.value.as_slice(), None);
+    while rest.has_remaining() {
+        let (number, wire_type) = decode_key(&mut rest).ok()?;
+        if number != field.number() {
+            skip_field(wire_type, number, &mut rest, DecodeContext::default()).ok()?;
+            continue;
+        }
+        let length = usize::try_from(decode_varint(&mut rest).ok()?).ok()?;
+        let (text, after) = rest.split_at_checked(length)?;
+        // The last one counts.
+        name = Some(std::str::from_utf8(text).ok()?.to_owned());
+        rest = after;
+    }
+    name.filter(|name| !name.is_empty())
 }
 
 /// The same message with its fields in the order of their numbers and its maps in the order of their bytes. Maps are

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::files::tree::{TYPE_KEY, Tree, Value};
+use crate::files::depth::{check_tree, with_room};
+use crate::files::tree::{FieldError, TYPE_KEY, Tree, Value};
 use crate::files::{LoadError, LoadErrors, Loader, list, node_of, parse, proto};
 use crate::snapshot::Resource;
 use crate::type_url::TypeUrl;
@@ -82,7 +83,9 @@ impl Location {
     /// of the first.
     pub fn of_text(file: &Path, text: &str) -> Result<Self, LoadError> {
         let empty = || Tree { line: None, value: Value::Null };
-        Ok(Self::new(file, parse(file, text)?.into_iter().next().unwrap_or_else(empty)))
+        let parsed = with_room(|| parse(file, text))
+            .unwrap_or_else(|error| Err(LoadError::unreadable(file, format!("cannot be read: {error}"))))?;
+        Ok(Self::new(file, parsed.into_iter().next().unwrap_or_else(empty)))
     }
 
     /// The file.
@@ -125,7 +128,9 @@ impl Location {
 
     /// Reads what is written here as a message of this type in the JSON of protobuf, and encodes it.
     pub fn encode_as(&self, message_name: &str) -> Result<Vec<u8>, LoadError> {
-        proto::read_message(&self.tree, message_name).map_err(|error| LoadError {
+        let read = || check_tree(&self.tree).and_then(|()| proto::read_message(&self.tree, message_name));
+        let read = with_room(read).unwrap_or_else(|error| Err(FieldError::new(&self.tree, error.to_string())));
+        read.map_err(|error| LoadError {
             line: error.line,
             field: error.field(),
             ..LoadError::malformed(&self.file, error.problem)
