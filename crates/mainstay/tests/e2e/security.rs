@@ -245,7 +245,7 @@ async fn a_cluster_that_begins_to_ask_for_tls_gets_it() {
     assert!(status.code() == Code::Unavailable && plain.requests() == before, "{status}");
 }
 
-/// S-29, A101: which server name is asked for.
+/// TL-8, S-29, A101: which server name is asked for.
 #[tokio::test]
 async fn the_server_name_is_that_of_the_cluster_or_of_the_endpoint() {
     let pki = Pki::new();
@@ -288,7 +288,7 @@ async fn the_server_name_is_validated_where_the_cluster_says_so() {
     }
 }
 
-/// A82: the system's roots know nothing of ours.
+/// TL-9, A82: the system's roots know nothing of ours.
 #[tokio::test]
 async fn the_roots_of_the_system_do_not_vouch_for_everyone() {
     let pki = Pki::new();

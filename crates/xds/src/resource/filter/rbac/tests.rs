@@ -147,6 +147,7 @@ fn az2_a_policy_names_somebody_and_something_and_has_no_expression() {
     assert_eq!(paths(parse(pb)), [at("condition"), at("checked_condition")], "S-43");
 }
 
+/// AZ-1
 #[test]
 fn az1_rules_are_nested_sixteen_deep_at_most() {
     let nots = |depth| (0..depth).fold(P::Any(true), |rule, _| P::NotRule(Box::new(permission(rule))));
