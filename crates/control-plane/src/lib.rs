@@ -73,3 +73,8 @@ pub use crate::snapshot::{Body, Resource, Snapshot, SnapshotBuilder};
 pub use crate::store::{ControlPlane, Snapshots};
 pub use crate::tls::{ServerTls, TlsError};
 pub use crate::type_url::TypeUrl;
+
+/// What the front page of the package shows compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -318,3 +318,8 @@ pub use serving_state::{ServingState, ServingStates};
 pub use telemetry::{Telemetry, TelemetryBuilder};
 pub use throttle::RetryThrottle;
 pub use tls::TlsInfo;
+
+/// What the front page of the package shows compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
