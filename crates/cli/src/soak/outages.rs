@@ -344,7 +344,8 @@ impl Process {
         let mut child = Command::new(program)
             .arg("serve")
             .arg(&directory)
-            .args(["--listen", ANY_PORT])
+            // It is to serve half an update, which no check would let pass.
+            .args(["--listen", ANY_PORT, "--no-check"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
