@@ -47,6 +47,7 @@ mod intake;
 mod load;
 mod protocol;
 pub mod resources;
+pub mod sans_io;
 mod server;
 mod snapshot;
 mod sotw;

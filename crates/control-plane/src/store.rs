@@ -230,7 +230,7 @@ impl Store {
         classify(node.unwrap_or(&Node::default())).map(Some)
     }
 
-    fn set(&mut self, snapshot: Snapshot) {
+    pub(crate) fn set(&mut self, snapshot: Snapshot) {
         let stamp = self.new_stamp();
         self.default = Some(Arc::new(advance(self.default.as_deref(), snapshot, stamp)));
     }
