@@ -10,12 +10,13 @@ use mainstay_checks::packages::{faults, missing_includes};
 use mainstay_checks::root;
 use serde_json::{Value, json};
 
-/// What people can use from outside of the repository. `mainstay-sim` and `mainstay-testservice` are here because the command line needs them.
-const PUBLISHED: [&str; 10] = [
+/// What people can use from outside of the repository. `mainstay-fleet`, `mainstay-sim` and `mainstay-testservice` are here because the command line needs them.
+const PUBLISHED: [&str; 11] = [
     "mainstay",
     "mainstay-check",
     "mainstay-cli",
     "mainstay-control-plane",
+    "mainstay-fleet",
     "mainstay-lb",
     "mainstay-mirror",
     "mainstay-sim",

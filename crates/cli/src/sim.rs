@@ -1,5 +1,7 @@
 //! `mainstay sim`: the failure rules, tried in simulated worlds; and outages of one's own setup, rehearsed.
 
+mod fleet;
+
 use std::{
     io::{self, IsTerminal, Write},
     sync::{
@@ -9,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use mainstay_sim::{Stats, deps, policies, replay_line, servers, shrink, swarm};
 
 use crate::{
@@ -30,10 +32,16 @@ use crate::{
 /// are made for each route that can be reached. Which of them would be lost, for how long, and what would help? Backends and DNS are
 /// taken to work, and last-good files to be there from an earlier run. Nothing is connected to.
 ///
+/// "mainstay sim fleet" plays what thousands of clients do when their control planes go away.
+///
 /// Exit codes: 0 everything held, or no call is lost in any outage but those of --allow; 1 something did not hold, or calls are lost;
 /// 2 it could not be run.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Flags {
+    #[command(subcommand)]
+    of_many: Option<OfMany>,
+
     /// How many worlds to run
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
@@ -52,6 +60,12 @@ pub(crate) struct Flags {
 
     #[command(flatten)]
     rehearsal: rehearse::Flags,
+}
+
+/// What is simulated of many at once.
+#[derive(Debug, Subcommand)]
+pub(crate) enum OfMany {
+    Fleet(Box<fleet::Flags>),
 }
 
 /// What is tried with a seed.
@@ -77,11 +91,15 @@ pub(crate) enum Settings {
     Seeds { of: Kind, first: u64, count: u64 },
     Replay(String),
     Rehearse(Box<rehearse::Settings>),
+    Fleet(fleet::Settings),
 }
 
 impl Flags {
     pub(crate) fn resolve(self) -> Settings {
-        let Self { seeds, of, first, replay, rehearsal } = self;
+        let Self { of_many, seeds, of, first, replay, rehearsal } = self;
+        if let Some(OfMany::Fleet(fleet)) = of_many {
+            return Settings::Fleet(fleet.resolve());
+        }
         match (replay, rehearsal.resolve()) {
             (Some(line), _) => Settings::Replay(line),
             (None, Some(rehearsal)) => Settings::Rehearse(Box::new(rehearsal)),
@@ -95,6 +113,7 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
     match settings {
         Settings::Replay(line) => show(&line, &mut output),
         Settings::Rehearse(rehearsal) => rehearse::run(&rehearsal, &mut output),
+        Settings::Fleet(fleet) => fleet::run(fleet, signals, &mut output).await,
         Settings::Seeds { of, first, count } => {
             let hunt = Arc::new(Hunt::default());
             let begun = Instant::now();

@@ -212,3 +212,40 @@ fn example(name: &str) -> String {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     root.join(name).to_str().unwrap().to_owned()
 }
+
+#[test]
+fn a_fleet_is_played_and_counted_sc19() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let (csv, svg) = (file("f1.csv"), file("f1.svg"));
+    let output = mainstay(&["sim", "fleet", "F1", "--clients", "50", "--csv", &csv, "--svg", &svg, "--follow", "3"]);
+    let stdout = text(&output.stdout);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{stdout}");
+    assert!(
+        stdout.starts_with("F1: a replica hands all its clients over to another, 50 clients, simulated"),
+        "{stdout}"
+    );
+    assert!(
+        stdout.contains("the stream to server-0 ended") && stdout.trim_end().ends_with("everything held"),
+        "{stdout}"
+    );
+    let read = |name: &str| std::fs::read_to_string(name).expect("a file");
+    assert!(read(&csv).lines().count() > 10 && read(&svg).starts_with("<svg"));
+
+    let output = mainstay(&["sim", "fleet", "f2", "--clients", "20", "--outage", "3s", "--rules", "peers", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((report["scenario"].as_str(), report["clients"].as_u64()), (Some("F2"), Some(20)));
+    assert_eq!((report["control_planes"][1]["met_by"].as_u64(), report["failed"].as_u64()), (Some(0), Some(0)));
+
+    for (wrong, what) in [
+        (&["sim", "fleet", "F99"][..], "there are F1, F2"),
+        (&["sim", "fleet", "--svg", &svg], "--csv and --svg are for one scenario"),
+        (&["sim", "fleet", "F1", "--clients", "5", "--follow", "5"], "there are clients 0 to 4"),
+        (&["sim", "fleet", "F1", "--clients", "0"], "--clients"),
+        (&["sim", "--seeds", "5", "fleet"], "cannot be used with"),
+    ] {
+        let output = mainstay(wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert!(text(&output.stderr).contains(what), "{wrong:?}: {}", text(&output.stderr));
+    }
+}
