@@ -51,6 +51,10 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     slow: u32,
 
+    /// Control planes let so many streams in at once, and then 2,000 in a second
+    #[arg(long, value_name = "N", default_value_t = Limits::default().stream_burst)]
+    burst: u32,
+
     /// Tell what this client does, too, counted from 0
     #[arg(long, value_name = "N")]
     follow: Option<u32>,
@@ -87,12 +91,13 @@ pub(crate) struct Settings {
 
 impl Flags {
     pub(crate) fn resolve(self) -> Settings {
-        let Self { scenarios, clients, outage, seed, rules, slow, follow, csv, svg, json } = self;
+        let Self { scenarios, clients, outage, seed, rules, slow, burst, follow, csv, svg, json } = self;
         let rules = match rules {
             RuleSet::Mainstay => Rules::Mainstay,
             RuleSet::Peers => Rules::Peers,
         };
-        let (limits, model) = (Limits::default(), Model::default().slowed(slow));
+        let limits = Limits { stream_burst: burst, ..Limits::default() };
+        let model = Model::default().slowed(slow);
         let plan = |scenario| Plan {
             scenario,
             clients,
