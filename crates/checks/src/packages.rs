@@ -56,7 +56,7 @@ pub fn missing_includes(path: &str, text: &str, files: &[String]) -> Vec<String>
             let rest = &text[at + call.len()..];
             let Some((target, _)) = rest.split_once('"') else { continue };
             let included = joined(path, target);
-            if !files.iter().any(|file| *file == included) {
+            if !files.contains(&included) {
                 missing.push(included);
             }
         }
