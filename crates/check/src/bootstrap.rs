@@ -71,6 +71,9 @@ impl Look<'_> {
                 self.fields("node.locality", locality, &["region", "zone", "sub_zone"]);
             }
         }
+        if let Some(Value::Object(last_good)) = root.get("last_good") {
+            self.fields("last_good", last_good, &LAST_GOOD);
+        }
         for (name, authority) in objects(root.get("authorities")) {
             let path = format!("authorities[{name}]");
             self.fields(&path, authority, &AUTHORITY);
@@ -151,7 +154,9 @@ impl Look<'_> {
 
     fn servers(&mut self, path: &str, servers: &[&ServerConfig]) {
         let mut seen = BTreeMap::new();
-        for (i, server) in servers.iter().enumerate() {
+        // The one that stands for `last_good` is not written in the list.
+        let written = servers.iter().enumerate().filter(|(_, server)| !server.is_last_good());
+        for (i, server) in written {
             let first = *seen.entry(&server.server_uri).or_insert(i);
             if first != i {
                 let message =
@@ -183,10 +188,11 @@ fn is_local(uri: &str) -> bool {
     let rest =
         uri.trim_start_matches("dns:").trim_start_matches("ipv4:").trim_start_matches("ipv6:").trim_start_matches('/');
     let rest = rest.trim_start_matches('[');
-    uri.starts_with("unix:") || ["localhost", "127.", "::1"].iter().any(|local| rest.starts_with(local))
+    let is_of_this_machine = ["unix:", "file:"].iter().any(|scheme| uri.starts_with(scheme));
+    is_of_this_machine || ["localhost", "127.", "::1"].iter().any(|local| rest.starts_with(local))
 }
 
-const ROOT: [&str; 7] = [
+const ROOT: [&str; 8] = [
     "xds_servers",
     "node",
     "authorities",
@@ -194,7 +200,10 @@ const ROOT: [&str; 7] = [
     "client_default_listener_resource_name_template",
     "server_listener_resource_name_template",
     "allowed_grpc_services",
+    "last_good",
 ];
+/// Ours alone: others do not know it, and do not mind.
+const LAST_GOOD: [&str; 5] = ["directory", "max_age", "allow_expired", "eager", "exclude_types"];
 const AUTHORITY: [&str; 3] = ["client_listener_resource_name_template", "xds_servers", "fallback_on_reachability_only"];
 const CERTIFICATES: [&str; 6] = [
     "certificate_file",
