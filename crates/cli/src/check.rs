@@ -53,7 +53,7 @@ pub(crate) struct Flags {
     against: Option<Source>,
 
     /// Tell what these implementations reject as well, as measured with them: go, cpp (C-core and Python, Ruby and others on
-    /// it), java
+    /// it), java, envoy (but for Listeners)
     #[arg(long = "for", value_name = "NAME", value_delimiter = ',', value_parser = implementation)]
     implementations: Vec<Implementation>,
 
@@ -169,9 +169,9 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
     findings.dedup();
     match format {
         Format::Text => text(&findings, &mut output)?,
-        Format::Json => findings.iter().try_for_each(|finding| output.line(json(finding)))?,
-        Format::Sarif => output.line(format_args!("{:#}", sarif(&findings, env!("CARGO_PKG_VERSION"))))?,
-        Format::Github => findings.iter().try_for_each(|finding| output.line(github(finding)))?,
+        Format::Json => findings.iter().try_for_each(|finding| output.exact(json(finding)))?,
+        Format::Sarif => output.exact(format_args!("{:#}", sarif(&findings, env!("CARGO_PKG_VERSION"))))?,
+        Format::Github => findings.iter().try_for_each(|finding| output.exact(github(finding)))?,
     }
     match findings.iter().find(|finding| finding.level() == Level::Error) {
         None => Ok(()),

@@ -17,7 +17,7 @@ use crate::{
 #[command(arg_required_else_help = true, subcommand_required = true, max_term_width = 100)]
 pub(crate) struct Cli {
     /// How lines about what happens are written, by commands that run until they are ended, and on standard error
-    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t, display_order = LAST)]
     log: LogFormat,
 
     #[command(subcommand)]
@@ -50,6 +50,11 @@ enum Command {
 }
 
 impl Cli {
+    /// How what happens is written.
+    pub(crate) fn log_format(&self) -> LogFormat {
+        self.log
+    }
+
     /// Runs the command to its end.
     pub(crate) fn run(self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
@@ -89,6 +94,9 @@ impl Cli {
         result
     }
 }
+
+/// What every command has stands below what is its own.
+const LAST: usize = 900;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Yellow.on_default().bold())

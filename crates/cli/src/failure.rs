@@ -1,8 +1,12 @@
 //! Why a command ended before it was done, what the user reads then, and the exit code.
 
-use std::{fmt, io, process::ExitCode};
+use std::{error::Error as _, fmt, io, process::ExitCode};
 
 use anstyle::{AnsiColor, Style};
+use serde_json::json;
+use tonic::Status;
+
+use crate::logging::{self, LogFormat};
 
 /// The end of a command that did not do what was asked.
 #[derive(Debug)]
@@ -63,9 +67,15 @@ impl Failure {
     }
 
     /// Tells the user, and gives the exit code.
-    pub(crate) fn report(&self) -> ExitCode {
-        if self.kind != Kind::BrokenPipe {
-            anstream::eprintln!("{self}");
+    pub(crate) fn report(&self, format: LogFormat) -> ExitCode {
+        match (self.kind, format) {
+            (Kind::BrokenPipe, _) => {}
+            (_, LogFormat::Text) => anstream::eprintln!("{self}"),
+            // As the other lines on standard error, for those who collect them.
+            (_, LogFormat::Json) => {
+                let Self { what, tip, .. } = self;
+                eprintln!("{}", logging::object("ERROR", &json!({ "message": what, "tip": tip })));
+            }
         }
         match self.kind {
             Kind::BrokenPipe => ExitCode::SUCCESS,
@@ -100,6 +110,28 @@ pub(crate) fn causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// What a call ended with, and everything that led to it.
+pub(crate) fn told(status: &Status) -> String {
+    let words = in_words(status);
+    if words.is_empty() { format!("{:?}", status.code()) } else { format!("{:?}: {words}", status.code()) }
+}
+
+/// The message of a status, with everything that led to it.
+pub(crate) fn in_words(status: &Status) -> String {
+    let mut parts = vec![status.message().to_owned()];
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        // Each layer likes to repeat the one below it.
+        let more = error.to_string();
+        if !parts.iter().any(|part| part.contains(&more)) {
+            parts.push(more);
+        }
+        cause = error.source();
+    }
+    parts.retain(|part| !part.is_empty());
+    parts.join(": ")
 }
 
 /// The exit code of a wrong command line, the same as clap's own.

@@ -132,7 +132,7 @@ fn show(path: &Path, key: Option<&str>, output: &mut Output) -> Result<(), Failu
         output.line(format_args!("# {}", describe_plainly(file)))?;
     }
     let yaml = snapshot.to_yaml().map_err(|error| Failure::failed(error.to_string()))?;
-    output.line(yaml.trim_end())
+    output.exact(yaml.trim_end())
 }
 
 /// The newest files of one key, one for each authority.

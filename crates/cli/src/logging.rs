@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::ValueEnum;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use crate::{failure::Failure, output::Output};
@@ -60,8 +60,8 @@ impl EventLog {
         match self.format {
             LogFormat::Text => lines.into_iter().try_for_each(|line| self.output.line(line)),
             LogFormat::Json => {
-                let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-                let mut object = Map::from_iter([("time".to_owned(), time.into()), ("event".to_owned(), event.into())]);
+                let mut object =
+                    Map::from_iter([("time".to_owned(), now().into()), ("event".to_owned(), event.into())]);
                 if let Value::Object(fields) = fields {
                     object.extend(fields);
                 }
@@ -69,6 +69,21 @@ impl EventLog {
             }
         }
     }
+}
+
+/// One line of the log, as `tracing` writes its own.
+pub(crate) fn object(level: &str, fields: &Value) -> Value {
+    let mut object = json!({ "timestamp": now(), "level": level });
+    if let (Value::Object(object), Value::Object(fields)) = (&mut object, fields) {
+        object.extend(
+            fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())),
+        );
+    }
+    object
+}
+
+fn now() -> String {
+    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }
 
 /// Colours are for terminals, and for whoever insists.

@@ -55,10 +55,13 @@ use crate::cli::Cli;
 
 fn main() -> ExitCode {
     match Cli::try_parse() {
-        Ok(cli) => match cli.run() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => failure.report(),
-        },
+        Ok(cli) => {
+            let format = cli.log_format();
+            match cli.run() {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(failure) => failure.report(format),
+            }
+        }
         Err(parse) => {
             // Help goes to standard output, complaints to standard error; a reader that left is no failure.
             let _ = parse.print();

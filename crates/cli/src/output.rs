@@ -2,39 +2,56 @@
 
 use std::{
     fmt,
-    io::{self, Write},
+    io::{self, IsTerminal as _, Write},
 };
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::{failure::Failure, fleet};
+
+mod wrap;
 
 /// Where the lines of a command go. Every line is flushed, so that who reads along sees it when it happens.
-pub(crate) struct Output(Box<dyn Write + Send>);
+pub(crate) struct Output {
+    stream: Box<dyn Write + Send>,
+    /// Whether lines are for a terminal, which may be narrow.
+    is_terminal: bool,
+}
 
 impl Output {
     /// Standard output; colours only where they are wanted.
     pub(crate) fn stdout() -> Self {
-        Self(Box::new(anstream::stdout()))
+        Self { stream: Box::new(anstream::stdout()), is_terminal: io::stdout().is_terminal() }
     }
 
     /// Any other stream.
     #[cfg(test)]
     pub(crate) fn new(stream: impl Write + Send + 'static) -> Self {
-        Self(Box::new(stream))
+        Self { stream: Box::new(stream), is_terminal: false }
     }
 
-    /// Writes a line of text.
+    /// Writes text for people, which goes on in the next line where a terminal ends.
     pub(crate) fn line(&mut self, text: impl fmt::Display) -> Result<(), Failure> {
-        writeln!(self.0, "{text}").and_then(|()| self.0.flush()).map_err(|error| Failure::output(&error))
+        match self.is_terminal {
+            true => {
+                let (text, width) = (text.to_string(), fleet::width());
+                self.exact(text.lines().map(|line| wrap::line(line, width)).collect::<Vec<_>>().join("\n"))
+            }
+            false => self.exact(text),
+        }
+    }
+
+    /// Writes what programs read: as it is.
+    pub(crate) fn exact(&mut self, text: impl fmt::Display) -> Result<(), Failure> {
+        writeln!(self.stream, "{text}").and_then(|()| self.stream.flush()).map_err(|error| Failure::output(&error))
     }
 
     /// Writes a value as one line of JSON.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         let text = serde_json::to_string(value)
             .map_err(|error| Failure::output(&io::Error::new(io::ErrorKind::InvalidData, error)))?;
-        self.line(text)
+        self.exact(text)
     }
 }
 

@@ -7,6 +7,7 @@ use clap::Args;
 use crate::{
     failure::Failure,
     fleet::{self, Row, age, or_dash},
+    logging::LogFormat,
     output::Output,
     progress,
     signals::Signals,
@@ -76,7 +77,7 @@ pub(crate) async fn run(flags: Flags, mut signals: Signals, mut output: Output) 
     match failures.next_back() {
         None => Ok(()),
         Some(last) => {
-            failures.for_each(|failure| _ = failure.report());
+            failures.for_each(|failure| _ = failure.report(LogFormat::Text));
             Err(last)
         }
     }

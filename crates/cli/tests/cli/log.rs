@@ -17,6 +17,17 @@ fn with_log_json_every_line_of_the_log_is_an_object() {
 }
 
 #[test]
+fn with_log_json_even_the_last_word_is_an_object() {
+    let output = mainstay_with_env(&[], &["serve", "/no/such/directory", "--log", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let lines: Vec<Value> = text(&output.stderr).lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let [last] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!(last["level"], "ERROR");
+    assert!(last["message"].as_str().unwrap().contains("/no/such/directory"), "{last}");
+    assert!(last["timestamp"].is_string());
+}
+
+#[test]
 fn a_log_of_text_has_colours_only_on_a_terminal() {
     let output = load(&[("RUST_LOG", "mainstay=warn")], &[]);
     let lines: Vec<&str> = log(&output).collect();

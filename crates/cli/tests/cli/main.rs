@@ -123,9 +123,6 @@ Arguments:
                (http://127.0.0.1:50051)
 
 Options:
-      --log <FORMAT>         How lines about what happens are written, by commands that run until
-                             they are ended, and on standard error [default: text] [possible values:
-                             text, json]
       --qps <N>              Calls per second and target [default: 10]
       --duration <T>         How long to send, such as 10s or 5m [default: until a signal]
       --rpc-timeout <T>      The deadline of each call [default: 20s]
@@ -154,6 +151,9 @@ Options:
       --fail-on-failed-rpc   End with exit code 3 if any call failed
       --json                 Print each finished call as a line of JSON: t0, t, ms, target, ok,
                              code, server_id, details
+      --log <FORMAT>         How lines about what happens are written, by commands that run until
+                             they are ended, and on standard error [default: text] [possible values:
+                             text, json]
   -h, --help                 Print help (see more with '--help')
 "
     );
