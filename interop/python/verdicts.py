@@ -1,6 +1,7 @@
 """What each client makes of each case of verdicts/cases: ACK or NACK, in which words, and whether an RPC passes (OP-12).
 
-All cases are served at once, each under a name of its own, and each client is one process with a channel for each.
+All cases are served at once, each under a name of its own, and each client is one process with a channel for each. Envoy, which
+is no client of gRPC, is asked in its own way.
 """
 
 import datetime
@@ -14,13 +15,15 @@ import yaml
 from envoy.admin.v3 import config_dump_shared_pb2
 from envoy.service.status.v3 import csds_pb2, csds_pb2_grpc
 
+import envoy_verdicts
+import proxy
 from world import CLIENTS, CODES, JVM, ROOT, MainstayControlPlane, Red, World, eventually, expect, free_port, node_of
 
 NAME = "verdicts on each case, as committed"
 CASES = ROOT / "verdicts" / "cases"
 DATA = ROOT.parent / "crates" / "check" / "data" / "verdicts.json"
 # What the command line calls them.
-NAMES = {"mainstay": "mainstay", "grpc-go": "go", "grpcio": "cpp", "grpc-java": "java"}
+NAMES = {"mainstay": "mainstay", "grpc-go": "go", "grpcio": "cpp", "grpc-java": "java", proxy.NAME: "envoy"}
 KINDS = {"Listener": "listener", "RouteConfiguration": "routes", "Cluster": "cluster", "ClusterLoadAssignment": "endpoints"}
 TIMEOUT = 20  # of each RPC, in seconds
 
@@ -40,19 +43,20 @@ class Script:
         plane.start()
         kinds = [kind for kind in CLIENTS if kind in NAMES]
         found = {kind: self.ask(kind, plane.port) for kind in kinds}
+        found[proxy.NAME] = envoy_verdicts.Script(self.world).measure(self.cases)
         measured = {
             name: {
                 "type": KINDS[case["resource"]["@type"].rsplit(".", 1)[-1]],
                 "about": case["about"],
                 "when": case.get("when", []),
-                "verdicts": {NAMES[kind]: found[kind][name] for kind in kinds},
+                "verdicts": {NAMES[kind]: verdicts[name] for kind, verdicts in found.items() if name in verdicts},
             }
             for name, case in self.cases.items()
         }
         if self.record:
             self.write(measured)
         committed = json.loads(DATA.read_text())["cases"]
-        return {f"{len(self.cases)} cases": {kind: compare(measured, committed, NAMES[kind]) for kind in kinds}}
+        return {f"{len(self.cases)} cases": {kind: compare(measured, committed, NAMES[kind]) for kind in found}}
 
     def write(self, measured: dict) -> None:
         """A line for each case, so that differences can be read."""
@@ -175,9 +179,11 @@ def code_of(outcome: str) -> str:
 
 def compare(measured: dict, committed: dict, who: str) -> str:
     """Whether the verdicts are those that are committed: what `mainstay check --for` says must be true."""
-    wrong = []
+    wrong, count = [], 0
     for name, case in measured.items():
-        now, before = case["verdicts"][who], committed.get(name, {}).get("verdicts", {}).get(who)
-        if before is None or (now["ack"], now["rpc"]) != (before["ack"], before["rpc"]):
+        now, before = case["verdicts"].get(who), committed.get(name, {}).get("verdicts", {}).get(who)
+        count += now is not None
+        facts = [verdict and (verdict["ack"], verdict.get("rpc")) for verdict in (now, before)]
+        if facts[0] != facts[1]:
             wrong.append(f"{name}: {now}, and {before} is committed")
-    return f"pass ({len(measured)})" if not wrong else f"FAIL: {len(wrong)} differ: {'; '.join(wrong[:8])}"
+    return f"pass ({count})" if not wrong else f"FAIL: {len(wrong)} differ: {'; '.join(wrong[:8])}"

@@ -81,7 +81,7 @@ catalog! {
         "The client says, over CSDS, that it rejected what the control plane sent last, and why, in its own words. It goes on with the version before, if it had one."
         "Correct the resource at the control plane.";
     MS109 Error "An implementation of --for rejects it, or fails RPCs with it"
-        "Implementations of xDS in gRPC differ in what they reject. With --for go,cpp,java each resource is compared with cases that were served to the real clients, of the versions that the message names: one of them answered with a NACK, in these words, or took the resource and failed the RPC. What was not measured is not told."
+        "Implementations of xDS differ in what they reject. With --for go,cpp,java,envoy each resource is compared with cases that were served to the real clients, of the versions that the message names: one of them answered with a NACK, in these words, or took the resource and failed the RPC. What was not measured is not told; nothing was of Envoy and Listeners for gRPC channels, which it does not take."
         "Write it in a way that all of your clients take, or leave out of --for who will not see it. `interop/run --only verdicts` measures again.";
     MS110 Error "The bootstrap cannot be used"
         "A channel to an xds: target, or a server, cannot be built with this bootstrap."
