@@ -141,13 +141,19 @@ pub(crate) fn state_name(state: ResourceState) -> &'static str {
 /// A table: columns as wide as what is in them, the last one cut where the line ends. Where not even the others fit, each row is a
 /// list with the names of the columns.
 pub(crate) fn table(head: &[&str], rows: &[(bool, Vec<String>)], width: usize) -> String {
+    let (head, blocks) = blocks(head, rows, width);
+    head.into_iter().chain(blocks.into_iter().flatten()).collect::<Vec<_>>().join("\n")
+}
+
+/// The head of a table, if it is one, and the lines of each row.
+pub(crate) fn blocks(head: &[&str], rows: &[(bool, Vec<String>)], width: usize) -> (Option<String>, Vec<Vec<String>>) {
     let cell = |text: &str| clean(text).chars().count();
     let widths: Vec<usize> = (0..head.len())
         .map(|column| rows.iter().map(|(_, row)| cell(&row[column])).chain([head[column].len()]).max().unwrap_or(0))
         .collect();
     let fixed: usize = widths.iter().take(head.len().saturating_sub(1)).map(|width| width + 2).sum();
     if fixed > width {
-        return lists(head, rows);
+        return (None, rows.iter().map(|row| list(head, row)).collect());
     }
     let line = |row: &[String]| {
         let cells = row.iter().zip(&widths).map(|(text, width)| format!("{:width$}", clean(text), width = *width));
@@ -159,22 +165,18 @@ pub(crate) fn table(head: &[&str], rows: &[(bool, Vec<String>)], width: usize) -
         }
     };
     let head: Vec<String> = head.iter().map(|text| (*text).to_owned()).collect();
-    let mut lines = vec![styled(DIM, line(&head))];
-    lines.extend(rows.iter().map(|(bad, row)| if *bad { styled(BAD, line(row)) } else { line(row) }));
-    lines.join("\n")
+    let lines = rows.iter().map(|(bad, row)| vec![if *bad { styled(BAD, line(row)) } else { line(row) }]);
+    (Some(styled(DIM, line(&head))), lines.collect())
 }
 
-fn lists(head: &[&str], rows: &[(bool, Vec<String>)]) -> String {
+/// A row as a list: what it is about, and below it what is known.
+fn list(head: &[&str], (bad, row): &(bool, Vec<String>)) -> Vec<String> {
     let widest = head.iter().map(|name| name.len()).max().unwrap_or(0);
-    let list = |(bad, row): &(bool, Vec<String>)| {
-        let title = row.first().map_or_else(String::new, |text| clean(text));
-        let told = head.iter().zip(row).skip(1).filter(|(_, text)| *text != "-");
-        let told =
-            told.map(|(name, text)| format!("  {}  {}", styled(DIM, format_args!("{name:widest$}")), clean(text)));
-        let title = if *bad { styled(BAD, title) } else { title };
-        [title].into_iter().chain(told).collect::<Vec<_>>().join("\n")
-    };
-    rows.iter().map(list).collect::<Vec<_>>().join("\n")
+    let title = row.first().map_or_else(String::new, |text| clean(text));
+    let told = head.iter().zip(row).skip(1).filter(|(_, text)| *text != "-");
+    let told = told.map(|(name, text)| format!("  {}  {}", styled(DIM, format_args!("{name:widest$}")), clean(text)));
+    let title = if *bad { styled(BAD, title) } else { title };
+    [title].into_iter().chain(told).collect()
 }
 
 /// What is not known.

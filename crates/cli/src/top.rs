@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{BufRead as _, IsTerminal as _},
+    io::IsTerminal as _,
     time::{Duration, Instant},
 };
 
@@ -19,11 +19,18 @@ use crate::{
     span,
 };
 
+mod keys;
+mod screen;
+
+use keys::Terminal;
+use screen::Screen;
+
 /// Watch the xDS clients of running processes: calls, errors, ages
 ///
 /// Asks every process again and again, over CSDS and channelz. Calls per second come from what channelz counts between two looks.
-/// On a terminal the table is drawn anew in its place; type a word and Enter to do something: `q` ends it, `s` sorts by the next column,
-/// `/text` keeps the rows with that text, `/` all, and a number shows everything about that row, any other line the table again.
+/// On a terminal the table is drawn anew in its place, as far as it fits, and keys do something: `q` ends it, `s` sorts by the next
+/// column, `/` takes a text that rows must have, the arrows (or `j` and `k`) choose a row, Enter shows everything about it and Esc
+/// goes back.
 ///
 /// With --once it looks twice, prints the table and ends. With --json each look is a line: rows (as in `mainstay status`, and
 /// calls_per_second, failed_per_second) and unreachable (address, error).
@@ -72,7 +79,7 @@ enum Sort {
 }
 
 /// What is seen in one look.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 struct Look {
     rows: Vec<Rated>,
     unreachable: Vec<Unreachable>,
@@ -86,7 +93,7 @@ struct Rated {
     failed_per_second: Option<f64>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct Unreachable {
     address: String,
     error: String,
@@ -97,65 +104,78 @@ type Counts = BTreeMap<(String, Option<String>), (i64, i64)>;
 
 /// Looks again and again.
 pub(crate) async fn run(flags: Flags, mut signals: Signals, mut output: Output) -> Result<(), Failure> {
-    let Flags { addresses, once, json, mut sort, mut filter, interval, timeout } = flags;
-    let live = std::io::stdout().is_terminal() && !once && !json;
-    let mut words = if live { typed() } else { mpsc::unbounded_channel().1 };
-    let (mut before, mut detail): (Option<(Counts, Instant)>, Option<usize>) = (None, None);
+    let Flags { addresses, once, json, sort, filter, interval, timeout } = flags;
+    let mut answers = answers(addresses, interval, timeout);
+    if std::io::stdout().is_terminal() && !once && !json {
+        return live(answers, Screen::new(sort, filter), signals).await;
+    }
+    let mut before = None;
     loop {
-        let answers = tokio::select! {
-            answers = fleet::ask(&addresses, timeout) => answers,
+        let answer = tokio::select! {
+            answer = answers.recv() => answer,
             () = signals.next() => return Ok(()),
         };
-        let now = Instant::now();
-        let (look, counts) = Look::new(answers, before.as_ref().map(|(counts, at)| (counts, now - *at)), sort, &filter);
+        let Some((answers, at)) = answer else { return Ok(()) };
+        let (look, counts) = Look::new(answers, at, before.as_ref());
+        let look = look.arranged(sort, &filter);
         let is_last = once && before.is_some();
-        before = Some((counts, now));
+        before = Some((counts, at));
         if !once || is_last {
-            if json {
-                output.json(&look)?;
-            } else {
-                let shown = detail.and_then(|at| look.rows.get(at));
-                let text = shown.map_or_else(|| look.to_string(), |rated| rated.everything());
-                output.line(format!("{}{text}", if live { CLEAR } else { "" }))?;
-            }
+            if json { output.json(&look)? } else { output.line(&look)? }
         }
         if is_last {
-            return match look.unreachable.is_empty() {
-                true => Ok(()),
-                false => Err(Failure::failed(match look.unreachable.len() {
-                    1 => "1 process could not be asked".to_owned(),
-                    count => format!("{count} processes could not be asked"),
-                })),
+            return match look.unreachable.len() {
+                0 => Ok(()),
+                1 => Err(Failure::failed("1 process could not be asked")),
+                count => Err(Failure::failed(format!("{count} processes could not be asked"))),
             };
         }
+    }
+}
+
+/// Draws, and does what keys say, until one of them ends it.
+async fn live(
+    mut answers: mpsc::Receiver<(Answers, Instant)>,
+    mut screen: Screen,
+    mut signals: Signals,
+) -> Result<(), Failure> {
+    let (mut terminal, mut keys) = (Terminal::begin(), keys::pressed());
+    let (mut look, mut before) = (Look::default(), None);
+    loop {
+        terminal.draw(&screen.draw(&look, Terminal::size()));
         tokio::select! {
-            () = tokio::time::sleep(interval) => {}
-            Some(word) = words.recv() => match word.trim() {
-                "q" => return Ok(()),
-                "s" => sort = sort.next(),
-                word => match (word.strip_prefix('/'), word.parse()) {
-                    (Some(text), _) => text.clone_into(&mut filter),
-                    (None, Ok(at)) => detail = Some(at),
-                    (None, Err(_)) => detail = None,
-                },
-            },
+            Some((answers, at)) = answers.recv() => {
+                let (mut now, counts) = Look::new(answers, at, before.as_ref());
+                now.rows.extend(now.unreachable.drain(..).map(Rated::silent));
+                (look, before) = (now, Some((counts, at)));
+            }
+            Some(key) = keys.recv() => {
+                if !screen.press(key, &look) {
+                    return Ok(());
+                }
+            }
             () = signals.next() => return Ok(()),
         }
     }
 }
 
-/// The lines that are typed. The thread ends with the process, or with its input.
-fn typed() -> mpsc::UnboundedReceiver<String> {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
+/// What all processes answer, and when, again and again for as long as somebody reads it.
+fn answers(addresses: Vec<Source>, interval: Duration, timeout: Duration) -> mpsc::Receiver<(Answers, Instant)> {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            let answers = fleet::ask(&addresses, timeout).await;
+            if sender.send((answers, Instant::now())).await.is_err() {
                 return;
             }
+            tokio::time::sleep(interval).await;
         }
     });
     receiver
 }
+
+/// Of each process what it tells, or why it does not.
+type Answers = Vec<Result<Vec<Row>, (String, Failure)>>;
 
 impl Sort {
     fn next(self) -> Self {
@@ -166,22 +186,27 @@ impl Sort {
             Self::Address => Self::Errors,
         }
     }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Errors => "errors",
+            Self::Calls => "calls",
+            Self::Age => "age",
+            Self::Address => "address",
+        }
+    }
 }
 
 impl Look {
-    fn new(
-        answers: Vec<Result<Vec<Row>, (String, Failure)>>,
-        before: Option<(&Counts, Duration)>,
-        sort: Sort,
-        filter: &str,
-    ) -> (Self, Counts) {
+    fn new(answers: Answers, at: Instant, before: Option<&(Counts, Instant)>) -> (Self, Counts) {
         let (mut look, mut counts) = (Self::default(), Counts::new());
         for answer in answers {
             match answer {
                 Ok(rows) => look.rows.extend(rows.into_iter().map(|row| {
                     let key = (row.address.clone(), row.target.clone());
                     let now = row.calls.map(|calls| (calls.started, calls.failed));
-                    let rates = before.zip(now).and_then(|((before, span), now)| rate(*before.get(&key)?, now, span));
+                    let rates = before.zip(now);
+                    let rates = rates.and_then(|((before, then), now)| rate(*before.get(&key)?, now, at - *then));
                     counts.extend(now.map(|now| (key, now)));
                     Rated {
                         row,
@@ -194,12 +219,17 @@ impl Look {
                 }
             }
         }
+        (look, counts)
+    }
+
+    /// The rows with this text, in this order.
+    fn arranged(&self, sort: Sort, filter: &str) -> Self {
+        let mut look = self.clone();
         look.rows.retain(|rated| filter.is_empty() || format!("{:?}", rated.row).contains(filter));
         look.rows.sort_by(|a, b| {
-            let name = |rated: &Rated| (rated.row.address.clone(), rated.row.target.clone());
-            let by_name = name(a).cmp(&name(b));
+            let by_name = a.key().cmp(&b.key());
             match sort {
-                Sort::Errors => b.row.is_troubled().cmp(&a.row.is_troubled()).then(by_name),
+                Sort::Errors => b.is_troubled().cmp(&a.is_troubled()).then(by_name),
                 Sort::Calls => {
                     let rate = |rated: &Rated| rated.calls_per_second.unwrap_or(-1.0);
                     rate(b).total_cmp(&rate(a)).then(by_name)
@@ -208,7 +238,7 @@ impl Look {
                 Sort::Address => by_name,
             }
         });
-        (look, counts)
+        look
     }
 }
 
@@ -222,41 +252,62 @@ fn rate(before: (i64, i64), now: (i64, i64), span: Duration) -> Option<(f64, f64
 }
 
 impl Rated {
-    /// All that is known of a client.
-    fn everything(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_default()
+    /// A process that does not answer, among those that do.
+    fn silent(process: Unreachable) -> Self {
+        let row = Row {
+            address: process.address,
+            target: None,
+            node: None,
+            user_agent: None,
+            channel: Some("no answer"),
+            servers: None,
+            in_charge: None,
+            fallback: None,
+            age_ms: None,
+            resources: BTreeMap::new(),
+            last_error: Some(process.error),
+            calls: None,
+        };
+        Self { row, calls_per_second: None, failed_per_second: None }
+    }
+
+    /// Which client it is.
+    fn key(&self) -> (String, Option<String>) {
+        (self.row.address.clone(), self.row.target.clone())
+    }
+
+    fn is_troubled(&self) -> bool {
+        self.row.is_troubled()
     }
 }
 
 impl std::fmt::Display for Look {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let line = |(at, Rated { row, calls_per_second, failed_per_second }): (usize, &Rated)| {
-            let cells = vec![
-                at.to_string(),
-                row.address.clone(),
-                or_dash(row.target.as_ref()),
-                or_dash(row.channel),
-                or_dash(*calls_per_second),
-                or_dash(*failed_per_second),
-                or_dash(row.calls.map(|calls| calls.in_flight)),
-                or_dash(row.age_ms.map(age)),
-                row.counts(),
-                or_dash(row.last_error.as_ref()),
-            ];
-            (row.is_troubled(), cells)
-        };
-        let lines: Vec<_> = self.rows.iter().enumerate().map(line).collect();
+        let lines: Vec<_> = self.rows.iter().map(line_of).collect();
         let table = (!lines.is_empty()).then(|| fleet::table(&HEAD, &lines, fleet::width()));
         let silent = self.unreachable.iter().map(|silent| styled(DIM, &silent.error));
         f.write_str(&table.into_iter().chain(silent).collect::<Vec<_>>().join("\n"))
     }
 }
 
-/// To the top left, and nothing below.
-const CLEAR: &str = "\x1b[H\x1b[J";
+/// The cells of a row, and whether something is wrong with it.
+fn line_of(Rated { row, calls_per_second, failed_per_second }: &Rated) -> (bool, Vec<String>) {
+    let cells = vec![
+        row.address.clone(),
+        or_dash(row.target.as_ref()),
+        or_dash(row.channel),
+        or_dash(*calls_per_second),
+        or_dash(*failed_per_second),
+        or_dash(row.calls.map(|calls| calls.in_flight)),
+        or_dash(row.age_ms.map(age)),
+        row.counts(),
+        or_dash(row.last_error.as_ref()),
+    ];
+    (row.is_troubled(), cells)
+}
 
-const HEAD: [&str; 10] =
-    ["#", "ADDRESS", "TARGET", "CHANNEL", "CALLS/S", "FAILED/S", "IN FLIGHT", "AGE", "RESOURCES", "LAST ERROR"];
+const HEAD: [&str; 9] =
+    ["ADDRESS", "TARGET", "CHANNEL", "CALLS/S", "FAILED/S", "IN FLIGHT", "AGE", "RESOURCES", "LAST ERROR"];
 
 #[cfg(test)]
 mod tests {
