@@ -47,7 +47,7 @@ use decision::Decided;
 ///
 /// With --json it prints one object: target, path, listener, virtual_host, route (index, match, and passed: the routes before it
 /// with why), filters (name, type, effect, override), cluster, weight, leaf, priority, locality, lb_policy, endpoints, timeout_ms, retry,
-/// circuit_breaker and, if the call would fail, error and code.
+/// circuit_breaker and, if the call would fail, error and code. Where there is no configuration it has target, path and error.
 ///
 /// The exit code is 0 if the call would be sent, or reach the application; 3 if it would fail, be dropped, wait or be refused; and 1 if
 /// there is no configuration.
@@ -178,12 +178,24 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
         }
     };
     let ChannelSettings { target, path, headers, source, bootstrap, seed, json, timeout } = &*settings;
-    let (view, boot, holding) = tokio::select! {
-        found = progress::shown("waiting for the configuration", source.view(target, bootstrap.as_deref(), *timeout)) => found?,
+    let found = tokio::select! {
+        found = progress::shown("waiting for the configuration", source.view(target, bootstrap.as_deref(), *timeout)) => found,
         () = signals.next() => return Ok(()),
     };
-    let resolved = boot.resolve(&view)?.ok_or_else(|| incomplete(target, *timeout))?;
-    let config = resolved.config.clone().map_err(|error| Failure::failed(format!("{target}: {error}")))?;
+    let found = found.and_then(|(view, boot, holding)| {
+        let resolved = boot.resolve(&view)?.ok_or_else(|| incomplete(target, *timeout))?;
+        let config = resolved.config.clone().map_err(|error| Failure::failed(format!("{target}: {error}")))?;
+        Ok((view, holding, resolved, config))
+    });
+    let (view, holding, resolved, config) = match found {
+        Ok(found) => found,
+        // Scripts are told where they look, too.
+        Err(failure) if *json => {
+            output.json(&serde_json::json!({ "target": target, "path": path, "error": failure.what() }))?;
+            return Err(failure);
+        }
+        Err(failure) => return Err(failure),
+    };
     let Some(path) = path else {
         let routes = all::Table::new(&view, &config);
         return if *json { output.json(&routes) } else { output.line(routes) };

@@ -153,11 +153,9 @@ impl Holding {
         let by_scope = self.scopes.iter().find(|scope| scope.scope == *wanted.canonical || scope.scope == target);
         let has = |scope: &&Scope| scope.listeners().any(|name| *name == *wanted.listener);
         let by_listener = || self.scopes.iter().find(has);
-        let only = || match &self.scopes[..] {
-            [only] if only.scope.is_empty() && only.listeners().count() == 1 => Some(only),
-            _ => None,
-        };
-        by_scope.or_else(by_listener).or_else(only).ok_or_else(|| {
+        let is_for = |scope: &&Scope| scope.targets().iter().any(|known| *known == *wanted.canonical);
+        let by_another_name = || self.scopes.iter().find(is_for);
+        by_scope.or_else(by_listener).or_else(by_another_name).ok_or_else(|| {
             let known: Vec<String> = self.scopes.iter().flat_map(Scope::targets).collect();
             let failure = Failure::failed(format!("{} holds nothing for {target}", self.name));
             match known.is_empty() {
@@ -181,7 +179,10 @@ impl Scope {
         if self.scope.starts_with("xds:") {
             return vec![self.scope.clone()];
         }
-        let target = |name: &str| format!("xds:///{}", name.rsplit('/').next().unwrap_or(name));
+        let target = |name: &str| {
+            let path = name.split('?').next().unwrap_or(name);
+            format!("xds:///{}", path.rsplit('/').next().unwrap_or(path))
+        };
         let clients = self.resources.iter().filter(|resource| is_listener(resource) && !is_for_servers(resource));
         clients.map(|resource| target(&resource.name)).collect()
     }

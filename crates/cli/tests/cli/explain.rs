@@ -162,6 +162,19 @@ fn wrong_flags_and_missing_things_are_told() {
     assert_eq!(output.status.code(), Some(2), "a method or --all");
 }
 
+#[test]
+fn a_misspelt_target_is_not_explained_by_another_one() {
+    let resources = resources();
+    let args = ["explain", "xds:///shp", "/shop.Cart/Add", "--json", "--resources", resources.to_str().unwrap()];
+    let output = mainstay(&args);
+    assert_eq!(output.status.code(), Some(1));
+    let told = json_of(&output.stdout);
+    let error = told["error"].as_str().unwrap();
+    assert!(error.ends_with(" holds nothing for xds:///shp"), "scripts find it where they look: {told}");
+    assert_eq!((&told["target"], &told["path"]), (&json!("xds:///shp"), &json!("/shop.Cart/Add")));
+    assert!(text(&output.stderr).contains("it holds xds:///shop"), "{}", text(&output.stderr));
+}
+
 pub(crate) fn resources() -> PathBuf {
     data().join("resources")
 }

@@ -60,8 +60,8 @@ impl ConfigView {
     /// tells, or a set of files. No channel is made and nothing is connected to.
     ///
     /// `holder` is what errors call whoever holds them, and `node_id` the id by which servers know it. The Listener is the one
-    /// that the bootstrap makes of the target, or the only one that there is. `look_up` finds the addresses of DNS names of
-    /// LOGICAL_DNS clusters. Glob collections are not part of such dumps, and so have no endpoints.
+    /// that the bootstrap makes of the target, or else the only one whose name ends like it. `look_up` finds the addresses of
+    /// DNS names of LOGICAL_DNS clusters. Glob collections are not part of such dumps, and so have no endpoints.
     ///
     /// # Errors
     ///

@@ -58,12 +58,13 @@ impl<'a> HeldResources<'a> {
     }
 
     /// The target with the Listener that is held for it. Who holds them may have asked by another name than our bootstrap
-    /// makes of the target; if there is only one Listener, that is the one.
+    /// makes of the target: then it is the only one whose name ends with that of the target, as templates make them.
     pub fn find_listener(&self, target: Target) -> Target {
         let mut listeners = self.listeners();
         let is_held = listeners.any(|name| *name == target.listener);
-        let mut listeners = self.listeners();
-        match (is_held, listeners.next(), listeners.next()) {
+        let wanted = last_part(&target.canonical).to_owned();
+        let mut alike = self.listeners().filter(|name| last_part(name) == wanted);
+        match (is_held, alike.next(), alike.next()) {
             (false, Some(only), None) => Target { listener: Arc::clone(only), ..target },
             _ => target,
         }
@@ -135,4 +136,37 @@ impl Choose for First {
     }
 }
 
+/// What a name or a target is for, without where it is and what it is told apart by.
+fn last_part(name: &str) -> &str {
+    let path = name.split('?').next().unwrap_or(name);
+    path.rsplit('/').next().unwrap_or(path)
+}
+
 const MAX_WAITS: u32 = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::Guards;
+
+    fn found(target: &str, listeners: &[&str]) -> String {
+        let json = r#"{"xds_servers": [{"server_uri": "server:1", "channel_creds": [{"type": "insecure"}]}]}"#;
+        let bootstrap = Bootstrap::parse(json, Guards::default()).unwrap();
+        let target = Target::resolve(target, &bootstrap).unwrap();
+        let mut nobody = |_: &DnsName| Err(String::new());
+        let mut held = HeldResources::new(&bootstrap, "holder", "node", &mut nobody);
+        for name in listeners {
+            held.insert(ResourceType::Listener.type_url(), name, "1", Ok(Bytes::new()));
+        }
+        held.find_listener(target).listener.to_string()
+    }
+
+    #[test]
+    fn a_listener_by_another_name_is_found_and_one_for_something_else_is_not() {
+        let made = "xdstp://auth/envoy.config.listener.v3.Listener/grpc/client/shop?zone=a";
+        assert_eq!(found("xds:///shop", &["other", "shop", made]), "shop");
+        assert_eq!(found("xds:///shop", &["other", made]), made);
+        assert_eq!(found("xds:///shop", &["client/shop", "server/shop"]), "shop", "none of two");
+        assert_eq!(found("xds:///shp", &["shop"]), "shp", "a misspelt target is no other one");
+    }
+}
