@@ -15,6 +15,8 @@ use tonic::{
     codegen::{Body as HttpBody, Bytes},
 };
 
+use crate::failure::in_words;
+
 /// Whatever can send a `/grpc.testing.TestService/UnaryCall`: a channel of ours, a plain tonic channel, a fake.
 pub(crate) trait Caller: Send {
     /// Begins a call. The caller is free for the next one at once.
@@ -74,7 +76,7 @@ pub(crate) fn begin(caller: &dyn Caller, target: usize, timeout: Duration) -> im
             Ok(Ok(response)) => Ok(response.into_inner().server_id),
             // tonic says CANCELLED when a deadline passes, on either side; gRPC says DEADLINE_EXCEEDED.
             Ok(Err(status)) if status.code() == Code::Cancelled && took >= timeout => Err(too_late(timeout)),
-            Ok(Err(status)) => Err(CallError { code: status.code(), message: status.message().to_owned() }),
+            Ok(Err(status)) => Err(CallError { code: status.code(), message: in_words(&status) }),
             Err(_) => Err(too_late(timeout)),
         };
         Outcome { target, began, start, took, result }

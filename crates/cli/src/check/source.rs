@@ -17,7 +17,7 @@ use mainstay_control_plane::{Body, LoadError, LoadErrorKind, Resource, Snapshot}
 use prost::Message as _;
 use tonic::transport::Endpoint;
 
-use crate::failure::{Failure, causes};
+use crate::failure::{Failure, causes, told};
 
 /// A directory, a file, or a process.
 #[derive(Clone, Debug)]
@@ -30,18 +30,24 @@ pub(crate) enum Source {
 impl FromStr for Source {
     type Err = String;
 
+    /// As other commands understand it, but that only gRPC processes and files can be checked.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.strip_prefix("csds:") {
-            Some(address)
-                if address
-                    .rsplit_once(':')
-                    .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) =>
-            {
-                Ok(Self::Csds(address.to_owned()))
+        let is_address = |text: &str| {
+            text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        match text.split_once(':') {
+            _ if Path::new(text).exists() => Ok(Self::Path(text.into())),
+            Some(("csds", address)) if is_address(address) => Ok(Self::Csds(address.to_owned())),
+            Some(("csds", _)) => Err("expected csds:HOST:PORT, such as csds:127.0.0.1:50051".to_owned()),
+            Some(("dir" | "file", path)) if !path.is_empty() => Ok(Self::Path(path.into())),
+            Some(("envoy", _)) => {
+                Err("only gRPC processes, which have CSDS, and files can be checked; `mainstay inspect` shows what an \
+                     Envoy holds and rejects"
+                    .to_owned())
             }
-            Some(_) => Err("expected csds:HOST:PORT, such as csds:127.0.0.1:50051".to_owned()),
-            None if text.is_empty() => Err("expected a directory, a file, or csds:HOST:PORT".to_owned()),
-            None => Ok(Self::Path(text.into())),
+            _ if text.is_empty() => Err("expected a directory, a file, or csds:HOST:PORT".to_owned()),
+            _ if is_address(text) => Ok(Self::Csds(text.to_owned())),
+            _ => Ok(Self::Path(text.into())),
         }
     }
 }
@@ -240,15 +246,29 @@ async fn ask(address: &str) -> Result<ClientStatusResponse, Failure> {
             "the process must serve CSDS, which gRPC's admin services bring along, at this address and in plaintext",
         )
     };
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| wrong(error.to_string()))?;
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| wrong(causes(&error)))?;
     let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
     let channel = endpoint.connect().await.map_err(|error| wrong(causes(&error)))?;
     let mut client = ClientStatusDiscoveryServiceClient::new(channel).max_decoding_message_size(usize::MAX);
     let response = client.fetch_client_status(ClientStatusRequest::default()).await;
-    response
-        .map(tonic::Response::into_inner)
-        .map_err(|status| wrong(format!("{:?}: {}", status.code(), status.message())))
+    response.map(tonic::Response::into_inner).map_err(|status| wrong(told(&status)))
 }
 
 const CLIENT_STATUS_RESPONSE: &str = "envoy.service.status.v3.ClientStatusResponse";
 const PATIENCE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_checked_is_named_as_it_is_for_other_commands() {
+        let csds = |text: &str| matches!(text.parse(), Ok(Source::Csds(address)) if address == "127.0.0.1:1");
+        assert!(csds("csds:127.0.0.1:1") && csds("127.0.0.1:1"));
+        let path = |text: &str| matches!(text.parse(), Ok(Source::Path(path)) if path == Path::new("new"));
+        assert!(path("new") && path("dir:new") && path("file:new"));
+        for wrong in ["", "csds:", "csds:localhost", "csds::1", "envoy:127.0.0.1:1"] {
+            assert!(wrong.parse::<Source>().is_err(), "{wrong}");
+        }
+    }
+}

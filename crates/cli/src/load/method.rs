@@ -9,22 +9,23 @@ use mainstay_testservice::proto::{SimpleRequest, SimpleResponse};
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor, prost_types::FileDescriptorProto};
 use tonic::{
-    Request, Response, Status,
+    Code, Request, Response, Status,
     body::Body,
     client::{Grpc, GrpcService},
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     codegen::{Body as HttpBody, Bytes as HttpBytes},
     metadata::{AsciiMetadataKey, AsciiMetadataValue, BinaryMetadataKey, BinaryMetadataValue, MetadataMap},
 };
+use tonic_prost::ProstCodec;
 use tonic_reflection::pb::v1::{
-    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
-    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    ServerReflectionRequest, ServerReflectionResponse, server_reflection_request::MessageRequest,
+    server_reflection_response::MessageResponse,
 };
 
 use crate::{
     call::{Answer, Caller},
     connect::{Options, Target, endpoint_of, xds_channel},
-    failure::Failure,
+    failure::{Failure, causes, told},
 };
 
 // Which method, and what is sent to it. Not a doc comment: clap would show it as the help of the command.
@@ -169,20 +170,38 @@ fn encode(method: &MethodDescriptor, data: &str) -> Result<Bytes, Failure> {
     Ok(message.encode_to_vec().into())
 }
 
-/// Asks a server for its types: the file with the service, and those that it needs.
+/// Asks a server for its types, by the reflection of today or by the one before, which is all that some languages have. Their
+/// messages are the same.
 async fn reflect<S>(service: S, symbol: &str) -> Result<DescriptorPool, Status>
+where
+    S: GrpcService<Body> + Clone,
+    S::Error: Into<Box<dyn StdError + Send + Sync>>,
+    S::ResponseBody: HttpBody<Data = HttpBytes> + Send + 'static,
+    <S::ResponseBody as HttpBody>::Error: Into<Box<dyn StdError + Send + Sync>> + Send,
+{
+    match reflect_by(service.clone(), REFLECTION, symbol).await {
+        Err(status) if status.code() == Code::Unimplemented => reflect_by(service, REFLECTION_BEFORE, symbol).await,
+        done => done,
+    }
+}
+
+/// The file with the service, and those that it needs.
+async fn reflect_by<S>(service: S, method: &'static str, symbol: &str) -> Result<DescriptorPool, Status>
 where
     S: GrpcService<Body>,
     S::Error: Into<Box<dyn StdError + Send + Sync>>,
     S::ResponseBody: HttpBody<Data = HttpBytes> + Send + 'static,
     <S::ResponseBody as HttpBody>::Error: Into<Box<dyn StdError + Send + Sync>> + Send,
 {
-    let mut client = ServerReflectionClient::new(service).max_decoding_message_size(usize::MAX);
+    let mut client = Grpc::new(service).max_decoding_message_size(usize::MAX);
     let (mut files, mut wanted) = (Vec::<FileDescriptorProto>::new(), Vec::new());
     let mut question = Some(MessageRequest::FileContainingSymbol(symbol.to_owned()));
     while let Some(asked) = question {
         let request = ServerReflectionRequest { host: String::new(), message_request: Some(asked) };
-        let mut answers = client.server_reflection_info(tokio_stream::once(request)).await?.into_inner();
+        client.ready().await.map_err(|error| Status::from_error(error.into()))?;
+        let codec = ProstCodec::<ServerReflectionRequest, ServerReflectionResponse>::default();
+        let asked = Request::new(tokio_stream::once(request));
+        let mut answers = client.streaming(asked, PathAndQuery::from_static(method), codec).await?.into_inner();
         let answer = answers.message().await?.and_then(|answer| answer.message_response);
         match answer {
             Some(MessageResponse::FileDescriptorResponse(answer)) => {
@@ -212,13 +231,17 @@ where
 }
 
 fn unreflected(service: &str, status: &Status) -> Failure {
-    Failure::failed(format!(
-        "the server does not tell the types of {service}: {:?}: {}",
-        status.code(),
-        status.message()
-    ))
-    .tip("it needs the reflection service of gRPC; --descriptors FILE does without")
+    let failure = Failure::failed(format!("the server does not tell the types of {service}: {}", told(status)));
+    match status.code() {
+        Code::Unimplemented => failure
+            .tip("it has no reflection service; --descriptors FILE does without, and a request without --data needs no types"),
+        Code::NotFound => failure.tip("it has no such service, or its reflection service does not know it"),
+        _ => failure,
+    }
 }
+
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+const REFLECTION_BEFORE: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
 /// Sends the same bytes each time.
 struct Raw<S> {
@@ -252,7 +275,7 @@ where
         Box::pin(async move {
             client.ready().await.map_err(|error| {
                 let error: Box<dyn StdError + Send + Sync> = error.into();
-                Status::unavailable(error.to_string())
+                Status::unavailable(causes(&*error))
             })?;
             let response = client.unary(request, path, BytesCodec).await?;
             // Whoever answered does not say its name; its address will do.

@@ -25,7 +25,7 @@ use tonic::{Code, Status, transport::Endpoint};
 use super::{Holding, Scope};
 use crate::{
     channelz::Channels,
-    failure::{Failure, causes},
+    failure::{Failure, causes, told},
 };
 
 /// Asks a process.
@@ -60,7 +60,7 @@ fn refused(address: &str, status: &Status) -> Failure {
 }
 
 fn lost(address: &str, status: &Status) -> Failure {
-    Failure::failed(format!("{address} ended the talk while it was asked: {:?}: {}", status.code(), status.message()))
+    Failure::failed(format!("{address} ended the talk while it was asked: {}", told(status)))
         .tip("the process may have died")
 }
 

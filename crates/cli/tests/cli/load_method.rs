@@ -5,7 +5,10 @@ use std::fs;
 use mainstay_testservice::{Backend, proto::FILE_DESCRIPTOR_SET, service};
 use serde_json::Value;
 use tokio::net::TcpListener;
-use tonic::transport::server::TcpIncoming;
+use tonic::transport::{
+    Server,
+    server::{Router, TcpIncoming},
+};
 
 use crate::program::{mainstay, text};
 
@@ -62,20 +65,46 @@ async fn a_request_is_made_of_json_by_a_descriptor_set() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_with_reflection_is_asked_for_the_types() {
+    let reflection =
+        || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET);
+    let today = Server::builder().add_service(reflection().build_v1().unwrap());
+    // The only one that grpcio has.
+    let before = Server::builder().add_service(reflection().build_v1alpha().unwrap());
+    for server in [today, before] {
+        let target = serve(server.add_service(service("one", "host").unwrap())).await;
+        let asked = r#"{"responseStatus": {"code": 9, "message": "as asked"}}"#;
+        let calls = calls(&mainstay(&[&["load", &target], REFLECTED, &[asked]].concat()));
+        assert!(calls.iter().all(|call| call["code"] == "FAILED_PRECONDITION"), "{calls:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_tell_its_types_gets_the_tip_that_is_for_it() {
+    let silent = serve(Server::builder().add_service(service("one", "host").unwrap())).await;
+    for (target, said, tip) in
+        [(&*silent, "Unimplemented\n", "--descriptors FILE"), ("http://127.0.0.1:1", "Connection refused", "")]
+    {
+        let output = mainstay(&[&["load", target], REFLECTED, &["{}"]].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains(said) && stderr.contains(tip), "{stderr}");
+        assert_eq!(
+            stderr.contains("tip:"),
+            !tip.is_empty(),
+            "reflection has nothing to do with a refused connection: {stderr}"
+        );
+    }
+}
+
+/// Serves until the test ends.
+async fn serve(server: Router) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = format!("http://{}", listener.local_addr().unwrap());
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-        .build_v1()
-        .unwrap();
-    let server =
-        tonic::transport::Server::builder().add_service(reflection).add_service(service("one", "host").unwrap());
     tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
-    let args = ["load", &target, "--qps", "20", "--duration", "200ms", "--json", "--method", METHOD, "--data"];
-    let asked = r#"{"responseStatus": {"code": 9, "message": "as asked"}}"#;
-    let calls = calls(&mainstay(&[&args[..], &[asked]].concat()));
-    assert!(calls.iter().all(|call| call["code"] == "FAILED_PRECONDITION"), "{calls:?}");
+    target
 }
+
+const REFLECTED: &[&str] = &["--qps", "20", "--duration", "200ms", "--json", "--method", METHOD, "--data"];
 
 fn calls(output: &std::process::Output) -> Vec<Value> {
     let calls: Vec<_> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
