@@ -19,6 +19,7 @@ use crate::{
     failure::Failure,
     listen,
     output::Output,
+    progress,
     signals::Signals,
     span,
     traffic::{Schedule, Traffic},
@@ -123,10 +124,13 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, output: Output
     for target in &settings.targets {
         callers.push(match &settings.method {
             None => connect(target, &settings.options)?,
-            Some(method) => tokio::select! {
-                caller = method.connect(target, &settings.options, settings.rpc_timeout) => caller?,
+            Some(method) => {
+                let asking = format!("asking {target} for its types");
+                tokio::select! {
+                caller = progress::shown(asking, method.connect(target, &settings.options, settings.rpc_timeout)) => caller?,
                 () = signals.next() => return Ok(()),
-            },
+                }
+            }
         });
     }
     let _admin = match settings.admin {

@@ -12,7 +12,7 @@ use tokio::{
 use crate::{
     failure::Failure,
     output::{BAD, DIM, GOOD, Output, TITLE, styled},
-    span,
+    progress, span,
 };
 
 /// Look at a mirror, and decide about updates that it holds back
@@ -101,12 +101,15 @@ pub(crate) async fn run(flags: Flags, mut output: Output) -> Result<(), Failure>
 }
 
 async fn classes(at: &At) -> Result<Vec<Value>, Failure> {
-    let body = ask(&at.admin, "GET", "/mirror", at.timeout).await?;
+    let body =
+        progress::shown(format!("waiting for {}", at.admin), ask(&at.admin, "GET", "/mirror", at.timeout)).await?;
     serde_json::from_str(&body).map_err(|error| Failure::failed(format!("{} is no mirror: {error}", at.admin)))
 }
 
 async fn command(of: &Of, verb: &str) -> Result<(), Failure> {
-    ask(&of.admin, "POST", &format!("/mirror/{}/{verb}", of.class), of.timeout).await.map(|_| ())
+    let path = format!("/mirror/{}/{verb}", of.class);
+    let asked = ask(&of.admin, "POST", &path, of.timeout);
+    progress::shown(format!("waiting for {}", of.admin), asked).await.map(|_| ())
 }
 
 fn show(at: &At, classes: &[Value], output: &mut Output) -> Result<(), Failure> {

@@ -14,6 +14,7 @@ use crate::{
     failure::Failure,
     judge::{self, Judge},
     output::{DIM, GOOD, Output, styled},
+    progress,
     signals::Signals,
     span,
 };
@@ -78,7 +79,7 @@ pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Ou
         return Err(Failure::failed(format!("{} holds no resources: nothing was published", directory.display())));
     }
     let published = tokio::select! {
-        published = publish(&plan, &entries) => published.map_err(failure)?,
+        published = progress::shown("waiting for etcd", publish(&plan, &entries)) => published.map_err(failure)?,
         () = signals.next() => return Err(Failure::failed("interrupted; what was current in etcd still is, or this")),
     };
     let count = entries.len();

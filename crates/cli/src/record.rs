@@ -19,6 +19,7 @@ use crate::{
     connect,
     failure::Failure,
     output::{Output, TITLE, styled},
+    progress,
     signals::Signals,
     source::Boot,
     span,
@@ -67,8 +68,9 @@ pub(crate) async fn run(flags: Flags, mut signals: Signals, mut output: Output) 
     }
     let deadline = Instant::now() + flags.timeout;
     for one in &mut followed {
+        let waiting = format!("waiting for the configuration of {}", one.target);
         tokio::select! {
-            complete = tokio::time::timeout_at(deadline, one.complete()) => match complete {
+            complete = progress::shown(waiting, tokio::time::timeout_at(deadline, one.complete())) => match complete {
                 Ok(complete) => complete?,
                 Err(_) => return Err(one.incomplete(flags.timeout).await),
             },

@@ -20,7 +20,7 @@ use mainstay_xds::{
 use prost::Message as _;
 use serde_json::{Value, json};
 
-use crate::{failure::Failure, output::Output, span};
+use crate::{failure::Failure, output::Output, progress, signals::Signals, span};
 
 #[derive(Args, Debug)]
 #[group(skip)] // It would have the name of the command's own.
@@ -76,8 +76,16 @@ impl Flags {
 }
 
 /// Rehearses, tells, and fails if calls are lost.
-pub(crate) fn run(settings: &Settings, output: &mut Output) -> Result<(), Failure> {
-    let rehearsals: Vec<Rehearsal> = setups(settings)?.iter().map(Setup::rehearse).collect();
+pub(crate) async fn run(settings: &Settings, mut signals: Signals, output: &mut Output) -> Result<(), Failure> {
+    let setups = setups(settings)?;
+    // Beside the signals, which may end it.
+    let work = tokio::task::spawn_blocking(move || setups.iter().map(Setup::rehearse).collect::<Vec<Rehearsal>>());
+    let rehearsals = tokio::select! {
+        done = progress::shown("rehearsing outages", work) => {
+            done.map_err(|error| Failure::failed(format!("the rehearsal ended early: {error}")))?
+        }
+        () = signals.next() => return Ok(()),
+    };
     if let Some(file) = &settings.svg {
         std::fs::write(file, svg::draw(&rehearsals))
             .map_err(|error| Failure::usage(format!("cannot write {}: {error}", file.display())))?;

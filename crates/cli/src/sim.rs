@@ -112,7 +112,7 @@ impl Flags {
 pub(crate) async fn run(settings: Settings, mut signals: Signals, mut output: Output) -> Result<(), Failure> {
     match settings {
         Settings::Replay(line) => show(&line, &mut output),
-        Settings::Rehearse(rehearsal) => rehearse::run(&rehearsal, &mut output),
+        Settings::Rehearse(rehearsal) => rehearse::run(&rehearsal, signals, &mut output).await,
         Settings::Fleet(fleet) => fleet::run(fleet, signals, &mut output).await,
         Settings::Seeds { of, first, count } => {
             let hunt = Arc::new(Hunt::default());
