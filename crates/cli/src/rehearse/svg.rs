@@ -32,6 +32,9 @@ pub(super) fn draw(rehearsals: &[Rehearsal]) -> String {
                 text(&mut rows, 20, y, "", &name(at));
                 spans(&mut rows, outage, at, y - LINE + 5);
             }
+            if outage.id == super::CALM {
+                continue;
+            }
             let (begin, end) = (x(outage.span.0), x(outage.span.1));
             let (width, height) = (end - begin, y + 4 - top);
             let what = events(outage);

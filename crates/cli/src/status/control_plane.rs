@@ -24,8 +24,11 @@ pub(super) async fn show(address: &str, json: bool, timeout: Duration, output: &
     let ready = if page.ready { "ready" } else { "not ready" };
     let Page { address, streams, .. } = &page;
     output.line(format_args!(
-        "{address} is {ready}: {} streams, {} accepted and {} refused so far, {} rejections",
-        streams.open, streams.accepted, streams.refused, streams.nacks
+        "{address} is {ready}: {}, {} accepted and {} refused so far, {}",
+        counted(streams.open, "stream"),
+        streams.accepted,
+        streams.refused,
+        counted(streams.nacks, "rejection")
     ))?;
     page.sources.iter().try_for_each(|source| output.line(source_line(source)))?;
     if page.clients.is_empty() {
@@ -38,7 +41,7 @@ pub(super) async fn show(address: &str, json: bool, timeout: Duration, output: &
 fn source_line(source: &SourceState) -> String {
     let SourceState { name, resources, age_ms, behind_ms, problem } = source;
     let mut line = match age_ms {
-        Some(age_ms) => format!("{name}: {resources} resources, {} old", age(*age_ms)),
+        Some(age_ms) => format!("{name}: {}, {} old", counted(*resources, "resource"), age(*age_ms)),
         None => format!("{name}: nothing yet"),
     };
     if let Some(behind_ms) = behind_ms {
@@ -48,6 +51,13 @@ fn source_line(source: &SourceState) -> String {
         line.push_str(&format!(": {problem}"));
     }
     line
+}
+
+/// A number of things, of which there may be one.
+fn counted(count: impl std::fmt::Display, what: &str) -> String {
+    let count = count.to_string();
+    let plural = if count == "1" { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }
 
 fn is_troubled(client: &Client) -> bool {

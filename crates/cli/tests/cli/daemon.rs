@@ -71,7 +71,7 @@ async fn a_daemon_tells_probes_and_people_how_it_is_doing_op27() {
     let shown = mainstay(&["status", "--control-plane", &admin]);
     assert_eq!(shown.status.code(), Some(0));
     let lines: Vec<&str> = text(&shown.stdout).lines().collect();
-    let head = format!("{address} is ready: 1 streams, 1 accepted and 0 refused so far, 1 rejections");
+    let head = format!("{address} is ready: 1 stream, 1 accepted and 0 refused so far, 1 rejection");
     assert_eq!((lines[0], lines.len()), (head.as_str(), 4), "{lines:?}");
     assert!(lines[2].starts_with("NODE"), "{lines:?}");
     let version = &response.version_info[..8];
