@@ -10,11 +10,14 @@ const { values: flags } = parseArgs({
     server: { type: "string" }, // the channel's target, xds:///name
     qps: { type: "string", default: "10" },
     timeout: { type: "string", default: "20" }, // deadline of each RPC, in seconds
+    secure_mode: { type: "string", default: "false" }, // whether clusters say how connections are secured
   },
 });
 
 xds.register();
-const client = new grpc.Client(flags.server, grpc.credentials.createInsecure());
+const plaintext = grpc.credentials.createInsecure();
+const credentials = flags.secure_mode === "true" ? new xds.XdsChannelCredentials(plaintext) : plaintext;
+const client = new grpc.Client(flags.server, credentials);
 const asIs = (message) => message;
 
 function send() {

@@ -6,6 +6,7 @@ import time
 import urllib.request
 
 from world import (
+    ENDPOINTS,
     GOOGLEAPIS,
     LISTENER,
     ROUTES,
@@ -52,6 +53,10 @@ class Script:
         self.step("control plane dies", "a", control_plane.stop, hold=3)
         self.step("control plane returns, changed", "b", self.come_back)
         self.step("and goes on with updates", "c", lambda: self.serve("cluster_4", self.c))
+        if self.api == "DELTA_GRPC":
+            self.step("endpoints of a glob collection (LEDS)", "a", lambda: self.serve_glob({"1": self.a}))
+            self.step("another member comes, and that one goes", "b", lambda: self.serve_glob({"2": self.b}))
+            self.step("a member moves", "c", lambda: self.serve_glob({"2": self.c}))
         return self.results
 
     def step(self, name: str, expected: str, act=lambda: None, strict=True, hold=0.0) -> None:
@@ -73,6 +78,16 @@ class Script:
         resources = [socket_listener("listener", self.port, "route"), route("route", cluster, broken)]
         resources += [http2(eds_cluster(name, name, source="ads")) for name in clusters]
         resources += [assignment(name, [backend.address]) for name in clusters]
+        self.control_plane.serve(resources)
+
+    def serve_glob(self, members: dict) -> None:
+        """A cluster whose endpoints are resources of their own, named by a glob: Envoy follows that over delta only."""
+        leds = {"ledsConfig": ADS, "ledsCollectionName": f"{GLOB}/*"}
+        locality = {"locality": {"subZone": "subzone"}, "loadBalancingWeight": 1, "ledsClusterLocalityConfig": leds}
+        resources = [socket_listener("listener", self.port, "route"), route("route", "cluster_5", broken=False)]
+        resources += [http2(eds_cluster("cluster_5", "cluster_5", source="ads"))]
+        resources += [{"@type": ENDPOINTS, "clusterName": "cluster_5", "endpoints": [locality]}]
+        resources += [member(f"{GLOB}/{id}", backend.address) for id, backend in members.items()]
         self.control_plane.serve(resources)
 
     def listening(self) -> None:
@@ -161,6 +176,14 @@ def route(name: str, cluster: str, broken: bool) -> dict:
     return {"@type": ROUTES, "name": name, "virtualHosts": [{**host, "domains": []} if broken else host]}
 
 
+def member(name: str, address: str) -> dict:
+    """An endpoint, which has no name of its own."""
+    [locality] = assignment("", [address])["endpoints"]
+    [endpoint] = locality["lbEndpoints"]
+    endpoint = {"@type": f"{GOOGLEAPIS}/envoy.config.endpoint.v3.LbEndpoint", **endpoint}
+    return {"@type": f"{GOOGLEAPIS}/envoy.service.discovery.v3.Resource", "name": name, "resource": endpoint}
+
+
 def http2(cluster: dict) -> dict:
     options = {
         "@type": f"{GOOGLEAPIS}/{HTTP_OPTIONS}",
@@ -174,4 +197,5 @@ def socket_address(port: int) -> dict:
 
 
 ADS = {"ads": {}, "resourceApiVersion": "V3"}
+GLOB = "xdstp://interop.test/envoy.config.endpoint.v3.LbEndpoint/service"
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"

@@ -47,6 +47,8 @@ pub struct Citation {
     pub line: usize,
     /// The rule.
     pub rule: RuleId,
+    /// Whether it is a test that names it.
+    pub by_test: bool,
 }
 
 /// The rules that the digest defines: items of lists, rows of tables and headings that begin with an id.
@@ -71,14 +73,28 @@ pub fn defined(sources: &[Source]) -> BTreeMap<RuleId, Rule> {
     rules
 }
 
-/// Every mention, outside of the digest, of an id with one of the digest's prefixes.
+/// Every mention, outside of the digest, of an id with one of the digest's prefixes; the name of a test may begin or
+/// end with some, as `what_is_bad_is_rejected_p37_c30`.
 pub fn citations(sources: &[Source], rules: &BTreeMap<RuleId, Rule>) -> Vec<Citation> {
     let prefixes: BTreeSet<&str> = rules.keys().map(|rule| rule.prefix.as_str()).collect();
     let mut citations = Vec::new();
     for source in sources.iter().filter(|source| !source.path.starts_with(DIRECTORY)) {
+        let mut is_test_next = false;
         for (index, line) in source.text.lines().enumerate() {
-            let cited = ids(line).map(|(_, _, rule)| rule).filter(|rule| prefixes.contains(rule.prefix.as_str()));
-            citations.extend(cited.map(|rule| Citation { path: source.path.clone(), line: index + 1, rule }));
+            let mut cite = |rule: RuleId, by_test| {
+                if prefixes.contains(rule.prefix.as_str()) {
+                    citations.push(Citation { path: source.path.clone(), line: index + 1, rule, by_test });
+                }
+            };
+            ids(line).for_each(|(_, _, rule)| cite(rule, is_test(&source.path)));
+            let code = line.trim_start();
+            if let Some(name) = function(code).filter(|_| is_test_next) {
+                ids_of_name(name).for_each(|rule| cite(rule, true));
+            }
+            // Other attributes may stand between the two.
+            is_test_next = code.starts_with("#[test]")
+                || code.starts_with("#[tokio::test")
+                || (is_test_next && code.starts_with("#["));
         }
     }
     citations
@@ -95,7 +111,7 @@ pub fn exists(rules: &BTreeMap<RuleId, Rule>, rule: &RuleId) -> bool {
 pub fn untested_page(rules: &BTreeMap<RuleId, Rule>, citations: &[Citation]) -> String {
     let tested: BTreeSet<(&str, u32)> = citations
         .iter()
-        .filter(|citation| is_test(&citation.path))
+        .filter(|citation| citation.by_test)
         .map(|citation| (citation.rule.prefix.as_str(), citation.rule.number))
         .collect();
     let mut open: BTreeMap<&str, Vec<(&RuleId, &Rule)>> = BTreeMap::new();
@@ -132,6 +148,24 @@ fn is_test(path: &str) -> bool {
         || path.ends_with("tests.rs")
         || path.starts_with("crates/sim/")
         || path.starts_with("interop/")
+}
+
+/// The name of the function that begins in this line.
+fn function(code: &str) -> Option<&str> {
+    let name = code.strip_prefix("async ").unwrap_or(code).strip_prefix("fn ")?;
+    name.split_once('(').map(|(name, _)| name)
+}
+
+/// The ids that the name of a test begins and ends with.
+fn ids_of_name(name: &str) -> impl Iterator<Item = RuleId> + '_ {
+    name.split('_').map_while(id_of_word).chain(name.rsplit('_').map_while(id_of_word))
+}
+
+/// All of the word is an id: a number is none, nor is a word with a number in it.
+fn id_of_word(word: &str) -> Option<RuleId> {
+    let letters = word.chars().take_while(char::is_ascii_lowercase).count();
+    let id = format!("{}-{}", word[..letters].to_ascii_uppercase(), &word[letters..]);
+    ids(&id).find(|(begin, end, _)| (*begin, *end) == (0, id.len())).map(|(_, _, rule)| rule)
 }
 
 /// The ids in a line, with where they begin and end.
@@ -178,7 +212,19 @@ mod tests {
         let cited = citations(&sources, &rules);
         assert_eq!(names(cited.iter().map(|c| c.rule.clone())), ["P-57a", "P-58"]);
         let lost: Vec<_> = cited.iter().filter(|citation| !exists(&rules, &citation.rule)).collect();
-        assert_eq!(lost, [&Citation { path: "a.rs".to_owned(), line: 2, rule: cited[1].rule.clone() }]);
+        assert_eq!(lost, [&Citation { path: "a.rs".to_owned(), line: 2, rule: cited[1].rule.clone(), by_test: false }]);
+    }
+
+    #[test]
+    fn the_name_of_a_test_cites_what_it_begins_and_ends_with() {
+        let text = "    #[tokio::test]\n    #[cfg(unix)]\n    async fn two_h2_rules_p57_p58a() {}\nfn helper_p57() {}\n\
+                    #[test]\nfn over_http2() {}\n#[test]\nfn p58_of_2_p9() {}\n#[test]\nfn without() {}";
+        let sources =
+            tree(&[("docs/rules/01.md", "- P-57 One.\n- P-58 Two.\n- H-2 No."), ("crates/x/src/lib.rs", text)]);
+        let cited = citations(&sources, &defined(&sources));
+        let found: Vec<_> = cited.iter().map(|c| (c.line, c.rule.to_string(), c.by_test)).collect();
+        let expected = [(3, "P-58a", true), (3, "P-57", true), (8, "P-58", true), (8, "P-9", true)];
+        assert_eq!(found, expected.map(|(line, rule, by_test)| (line, rule.to_owned(), by_test)));
     }
 
     #[test]

@@ -49,6 +49,17 @@ enum Command {
     Man(complete::ManFlags),
 }
 
+impl Command {
+    /// The module whose warnings are for whoever runs the command, as nobody else is told of them.
+    fn server(&self) -> Option<&'static str> {
+        match self {
+            Self::Serve(_) => Some("mainstay_control_plane::server"),
+            Self::Backend(_) => Some("mainstay::server"),
+            _ => None,
+        }
+    }
+}
+
 impl Cli {
     /// How what happens is written.
     pub(crate) fn log_format(&self) -> LogFormat {
@@ -61,7 +72,7 @@ impl Cli {
             Failure::failed(format!("cannot start the threads of the program: {error}"))
                 .tip("the system may be out of threads or file descriptors (see `ulimit -a`)")
         })?;
-        self.log.init();
+        self.log.init(self.command.server());
         let result = runtime.block_on(async {
             let signals = Signals::listen()?;
             let output = Output::stdout();

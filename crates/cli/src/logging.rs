@@ -22,14 +22,18 @@ pub(crate) enum LogFormat {
 }
 
 impl LogFormat {
-    /// Sends what the libraries log to standard error: for people errors, as the commands tell the rest; for programs also what
-    /// explains a change; or what `RUST_LOG` asks for.
-    pub(crate) fn init(self) {
+    /// Sends what the libraries log to standard error: for people errors, as the commands tell the rest, and the warnings of the
+    /// module that is the server, if the command is one; for programs also what explains a change; or what `RUST_LOG` asks for.
+    pub(crate) fn init(self, server: Option<&str>) {
         let level = match self {
             Self::Text => LevelFilter::ERROR,
             Self::Json => LevelFilter::INFO,
         };
-        let filter = EnvFilter::builder().with_default_directive(level.into()).from_env_lossy();
+        let filter = EnvFilter::builder().with_default_directive(level.into());
+        let filter = match server.filter(|_| self == Self::Text && !is_set("RUST_LOG")) {
+            Some(server) => filter.parse_lossy(format!("{server}=warn,{level}")),
+            None => filter.from_env_lossy(),
+        };
         let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
         match self {
             Self::Text => log.with_ansi(has_colours()).init(),
@@ -88,6 +92,9 @@ fn now() -> String {
 
 /// Colours are for terminals, and for whoever insists.
 fn has_colours() -> bool {
-    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     !is_set("NO_COLOR") && (io::stderr().is_terminal() || is_set("CLICOLOR_FORCE"))
+}
+
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }

@@ -57,10 +57,14 @@ pub enum Defect {
     GivesUp,
     /// A Listener for clients is taken for one that changes nothing (grpc-go #8114).
     OverlooksKind,
+    /// A path without its slash is served, past the rules about paths (grpc-go, GHSA-p77j-4mvh-x3m3).
+    ServesAnyPath,
+    /// All connections of a Listener that is replaced are told to go in the same moment (istio #58100).
+    DrainsAtOnce,
 }
 
 /// Every defect, with what must find it.
-pub const DEFECTS: [(Defect, Invariant); 10] = [
+pub const DEFECTS: [(Defect, Invariant); 12] = [
     (Defect::DrainsOnResend, Invariant::Generations),
     (Defect::ServesBeforeRoutes, Invariant::Generations),
     (Defect::ShortestPrefix, Invariant::Traffic),
@@ -71,6 +75,8 @@ pub const DEFECTS: [(Defect, Invariant); 10] = [
     (Defect::LosesListener, Invariant::Generations),
     (Defect::GivesUp, Invariant::Generations),
     (Defect::OverlooksKind, Invariant::Generations),
+    (Defect::ServesAnyPath, Invariant::Traffic),
+    (Defect::DrainsAtOnce, Invariant::Traffic),
 ];
 
 /// What a history has seen.
@@ -562,7 +568,10 @@ impl World {
         let address = &self.addresses[&id];
         let connection = &address.connections[at];
         let live = &address.generations[&connection.generation];
-        let request = Request { method: &Method::POST, path, authority: Some("host"), headers: &HeaderMap::new() };
+        let slashed = format!("/{}", path.trim_start_matches('/'));
+        let seen = if self.defect == Some(Defect::ServesAnyPath) { slashed.as_str() } else { path };
+        let request =
+            Request { method: &Method::POST, path: seen, authority: Some("host"), headers: &HeaderMap::new() };
         let outcome = match live.chains[connection.chain].decide(&request, &mut self.draw) {
             Decision::Refuse(refusal) => Err(refusal),
             Decision::Pass { then, .. } => then,

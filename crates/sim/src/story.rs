@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mainstay_lb::{Decision, Rpc};
+use mainstay_xds::bootstrap::{DeltaMode, ServerFeatures};
 use mainstay_xds::resource::ResourceType;
 
 use crate::choose::{Choices, Narrow, Replayed};
@@ -17,7 +18,7 @@ use crate::world::{Event, World};
 pub type Story = (&'static str, fn() -> Result<(), Violation>);
 
 /// Every story.
-pub const STORIES: [Story; 15] = [
+pub const STORIES: [Story; 17] = [
     ("the last server dies in mid-update and stays away", the_last_server_dies),
     ("both servers die during a switch back", both_die_during_a_switch_back),
     ("endpoints roll while an update is withheld", endpoints_roll_while_an_update_is_withheld),
@@ -33,6 +34,8 @@ pub const STORIES: [Story; 15] = [
     ("a server has nothing new to say", a_server_has_nothing_new_to_say),
     ("silence is a failure before it is an absence", silence_is_a_failure_before_it_is_an_absence),
     ("a fallback has only a part of it", a_fallback_has_only_a_part),
+    ("a replica with equal content takes over", || a_replica_takes_over(DeltaMode::Off)),
+    ("a replica with equal content takes over, over delta", || a_replica_takes_over(DeltaMode::Required)),
 ];
 
 /// A world and the way through it.
@@ -335,6 +338,24 @@ fn a_server_has_nothing_new_to_say() -> Result<(), Violation> {
     stage.pass(1, true)?;
     stage.on(Event::Heal(0))?;
     stage.pass(3_600, true)?;
+    stage.end()
+}
+
+/// FB-24, DX-24: nothing changes downstream, however the content is told: not even another snapshot for RPCs is made.
+fn a_replica_takes_over(delta: DeltaMode) -> Result<(), Violation> {
+    let scenario = one().with_features(|_| ServerFeatures { delta, ..ServerFeatures::default() });
+    let mut stage = Stage::start(scenario)?;
+    stage.goes_by("shop 10")?;
+    stage.pass(1, true)?;
+    let before = stage.world.stats();
+    // The stream is lost with its process. Whoever answers next under its address has the same content, and begins anew.
+    stage.on(Event::Kill(0))?;
+    stage.on(Event::Heal(0))?;
+    stage.pass(60, true)?;
+    let after = stage.world.stats();
+    Invariant::Config.holds(stage.world.link_to(0).is_some() && before.configs == after.configs, || {
+        format!("{delta:?}: {} snapshots were made for the same content", after.configs - before.configs)
+    })?;
     stage.end()
 }
 

@@ -52,7 +52,8 @@ fn chain(chain: &ChainReport) -> Branch {
             let count = policies.len();
             let names: Vec<_> = policies.iter().take(SHOWN_POLICIES).map(|name| format!("{name:?}")).collect();
             let more = if count > SHOWN_POLICIES { ", …" } else { "" };
-            Branch::new(clean(&format!("{action}, {count} policies: {}{more}", names.join(", "))))
+            let noun = if count == 1 { "policy" } else { "policies" };
+            Branch::new(clean(&format!("{action}, {count} {noun}: {}{more}", names.join(", "))))
         });
         Branch::new(clean(&format!("filter {} {}", filter.name, filter.kind))).with(rules)
     };

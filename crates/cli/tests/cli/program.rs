@@ -51,6 +51,16 @@ impl Running {
         Self::spawn(command)
     }
 
+    /// With so many open files at most.
+    #[cfg(unix)]
+    pub(crate) fn start_with_few_files(bootstrap: &str, files: u32, args: &[&str]) -> Self {
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+        command.args(["-c", &limited, env!("CARGO_BIN_EXE_mainstay")]).args(args).stdin(Stdio::null());
+        command.env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap).env_remove("RUST_LOG");
+        Self::spawn(command)
+    }
+
     fn spawn(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().map(BufReader::new);

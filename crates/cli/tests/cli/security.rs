@@ -258,6 +258,34 @@ async fn a_backend_serves_as_the_control_plane_says() {
     assert!(std::net::TcpStream::connect(&address).is_err());
 }
 
+/// SV-20: connections that cannot be accepted, for want of files, do not end the accepting.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_without_files_to_spare_goes_on_accepting() {
+    let control_plane = ControlPlane::new();
+    let server = control_plane.serve("127.0.0.1:0").await.unwrap();
+    let mut bootstrap: Value = serde_json::from_str(&bootstrap(&Pki::new(), &server)).unwrap();
+    bootstrap["server_listener_resource_name_template"] = json!("servers/%s");
+    let mut events = server.events();
+    let args = ["backend", "--listen", "127.0.0.1:0", "--xds", "--json"];
+    let mut backend = Running::start_with_few_files(&bootstrap.to_string(), 64, &args);
+    let request = events.request(TypeUrl::LISTENER).await.unwrap();
+    let address = request.names[0].strip_prefix("servers/").unwrap().to_owned();
+    let listener = resources::server_listener(request.names[0].clone(), &address, resources::server_route("routes"));
+    control_plane.set(Snapshot::builder().listener(listener));
+    while !backend.line().contains("\"SERVING\"") {}
+
+    // The system takes them in for it.
+    let connections: Vec<_> = (0..80).map(|_| std::net::TcpStream::connect(&address).unwrap()).collect();
+    let line = backend.error_line();
+    assert!(line.contains("cannot accept a connection, which is tried again"), "{line}");
+    drop(connections);
+    let output = mainstay(&["load", &format!("http://{address}"), "--qps", "20", "--duration", "200ms", "--json"]);
+    assert!(calls(&output.stdout).iter().all(|call| call["server_id"] == "backend"), "{}", text(&output.stdout));
+    backend.signal("TERM");
+    assert_eq!(backend.end().0, 0);
+}
+
 #[test]
 fn a_backend_says_what_it_lacks_to_be_configured() {
     let bootstrap = r#"{"xds_servers": [{"server_uri": "127.0.0.1:1", "channel_creds": [{"type": "insecure"}]}]}"#;

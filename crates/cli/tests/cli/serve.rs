@@ -15,10 +15,11 @@ use envoy_types::pb::{
     },
     google::rpc::Status,
 };
+use mainstay_control_plane::{Snapshot, resources};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::program::{Running, mainstay, text};
+use crate::program::{Running, mainstay, mainstay_with_bootstrap, text};
 
 #[test]
 fn changes_of_the_files_are_told_and_wrong_files_are_rejected_with_the_reason() {
@@ -105,6 +106,41 @@ fn a_change_that_deletes_most_of_it_is_refused_and_a_slow_writer_waited_for() {
     assert_eq!([serve.line(), serve.line(), serve.line()], ["reloaded, 5 resources", "  + CDS  f", "  - CDS  a"]);
     serve.signal("TERM");
     assert_eq!(serve.end().0, 0);
+}
+
+/// P-75, D-36: who asks for a Listener that is not there is told at once, over either variant, and so is who runs `serve`.
+#[test]
+fn a_name_that_is_not_there_is_told_to_both_sides_with_what_was_meant() {
+    let directory = tempfile::tempdir().unwrap();
+    let snapshot = Snapshot::builder()
+        .listener(resources::listener("stock", resources::route("routes", "stock")))
+        .cluster(resources::eds_cluster("stock"))
+        .endpoints(resources::endpoints("stock", ["127.0.0.1:1"]))
+        .build();
+    fs::write(directory.path().join("stock.yaml"), snapshot.to_yaml().unwrap()).unwrap();
+    let mut serve = Running::start(&["serve", path(directory.path()), "--listen", "127.0.0.1:0"]);
+    let first = serve.line();
+    let address = first.rsplit_once(" on ").unwrap().1.trim_end_matches(", 3 resources");
+    for (node, features, expected) in [
+        ("n1", "[]", "answered with NOT_FOUND: there is no such resource"),
+        ("n2", r#"["mainstay_delta"]"#, "Listener \"stok\" does not exist on"),
+    ] {
+        let bootstrap = format!(
+            r#"{{"node": {{"id": "{node}"}}, "xds_servers": [{{"server_uri": "{address}",
+                "channel_creds": [{{"type": "insecure"}}], "server_features": {features}}}]}}"#
+        );
+        let begun = std::time::Instant::now();
+        let output = mainstay_with_bootstrap(&bootstrap, &["get", "xds:///stok", "--timeout", "14s"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains(expected), "{node}: {}", text(&output.stderr));
+        assert!(begun.elapsed().as_secs() < 10, "{node}: others learn it after 15 s");
+    }
+    let line = serve.error_line();
+    let expected = "node \"n1\" asks for Listener \"stok\", which is not here; did you mean \"stock\"?";
+    assert!(line.contains("WARN") && line.ends_with(expected), "{line}");
+    serve.signal("TERM");
+    let (_, _, stderr) = serve.end();
+    assert!(!stderr.contains("stok"), "once for each name: {stderr}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

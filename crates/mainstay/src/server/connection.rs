@@ -97,7 +97,7 @@ impl Connection {
         let mut connection =
             pin!(builder(&self.listener.server.plan.limits).serve_connection(TokioIo::new(stream), service));
         let silent = async {
-            // Whoever has said something is HTTP/2's to judge.
+            // Whoever speaks HTTP/2 may be quiet for as long as it likes.
             if tokio::time::timeout_at(self.deadline, greeted).await.is_ok() {
                 std::future::pending::<()>().await;
             }
@@ -105,7 +105,7 @@ impl Connection {
         let drain = tokio::select! {
             ended = connection.as_mut() => return log_end(self.peer, ended),
             drain = self.drains.begun() => drain,
-            () = silent => return tracing::debug!(peer = %self.peer, "a connection says nothing, and is closed"),
+            () = silent => return tracing::debug!(peer = %self.peer, "a connection does not begin to speak HTTP/2, and is closed"),
         };
         tokio::select! {
             ended = connection.as_mut() => return log_end(self.peer, ended),
@@ -148,24 +148,35 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Notices that the other side says something.
+/// Notices that the other side has begun to speak HTTP/2.
 struct Greeting {
     stream: Box<dyn Stream>,
+    /// How many bytes are missing until it has.
+    missing: usize,
     greeted: Option<oneshot::Sender<()>>,
 }
+
+/// What every client begins with, and the head of the frame that must follow (RFC 9113, section 3.4). A single byte is no word: who
+/// sends no more would hold the connection for as long as it likes.
+const FIRST_WORD: usize = 24 + 9;
 
 impl Greeting {
     fn over(stream: Box<dyn Stream>) -> (Self, oneshot::Receiver<()>) {
         let (greeted, heard) = oneshot::channel();
-        (Self { stream, greeted: Some(greeted) }, heard)
+        (Self { stream, missing: FIRST_WORD, greeted: Some(greeted) }, heard)
     }
 }
 
 impl AsyncRead for Greeting {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        if let Some(greeted) = self.greeted.take() {
-            // An end is a word, too: HTTP/2 deals with it.
+        let read = buf.filled().len() - before;
+        self.missing = self.missing.saturating_sub(read);
+        // An end is a word, too: HTTP/2 deals with it, as with bytes that are not its own.
+        if (self.missing == 0 || read == 0)
+            && let Some(greeted) = self.greeted.take()
+        {
             let _ = greeted.send(());
         }
         Poll::Ready(Ok(()))

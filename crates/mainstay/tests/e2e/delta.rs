@@ -87,6 +87,16 @@ async fn what_is_not_there_is_known_after_one_round_trip() {
 }
 
 #[tokio::test]
+async fn what_is_not_there_is_known_after_one_round_trip_in_the_other_variant_too() {
+    // D-36, P-61: the Listener is the name in the target, which may be wrong. In state of the world our control plane says so by
+    // `resource_errors`, with everybody's timers.
+    let server = control_plane(Snapshot::builder().cluster(resources::eds_cluster("other")).build()).await;
+    let mut client = start(&[&server], Delta::Off);
+    let status = tokio::time::timeout(Duration::from_secs(5), call(&mut client)).await.expect("no timer").unwrap_err();
+    assert!(status.message().ends_with("answered with NOT_FOUND: there is no such resource"), "{status:?}");
+}
+
+#[tokio::test]
 async fn a_server_without_delta_is_used_in_the_other_variant_at_once() {
     // DX-3, with everybody's backoff: it plays no part.
     let [one] = backends(["one"]).await;
@@ -107,7 +117,8 @@ async fn a_server_without_delta_is_used_in_the_other_variant_at_once() {
         }
     };
     assert!(in_time(refused).await.contains("UNIMPLEMENTED"));
-    assert_eq!(server.stats().connections, 1, "both streams are on one connection");
+    let stats = server.stats();
+    assert_eq!((stats.connections, stats.open_streams), (1, 1), "DX-2: one after the other, on one connection");
 }
 
 #[tokio::test]

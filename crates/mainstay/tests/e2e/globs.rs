@@ -89,6 +89,32 @@ async fn a_first_set_in_many_responses_gets_traffic_when_it_is_complete_gc5() {
 }
 
 #[tokio::test]
+async fn a_list_collection_is_a_resource_like_any_other_over_delta_gc1() {
+    let [one, two] = backends(["one", "two"]).await;
+    let list = |address: SocketAddr| {
+        let list = resources::endpoint_collection([address]).encode_to_vec();
+        Resource::new(TypeUrl::ENDPOINT_COLLECTION, LIST, list)
+    };
+    let mut snapshot = service(&[LIST]);
+    snapshot.insert(list(one.addr()));
+    let server = control_plane(snapshot).await;
+    let mut client = start(&[&server], Delta::Required);
+    assert_eq!(call(&mut client).await.unwrap(), "one");
+    let mut seen = server.events();
+    server.control_plane().update(|snapshot| snapshot.insert(list(two.addr())));
+    until_answered_by(&mut client, "two").await;
+    let response = in_time(seen.wait_for(|event| event.as_response().cloned())).await.unwrap();
+    assert_eq!((response.type_url, response.names), (TypeUrl::ENDPOINT_COLLECTION, vec![LIST.to_owned()]));
+    // Removed, it stays in use as everything does (A88).
+    let mut seen = server.events();
+    server.control_plane().update(|snapshot| assert!(snapshot.remove(&TypeUrl::ENDPOINT_COLLECTION, LIST)));
+    let response = in_time(seen.wait_for(|event| event.as_response().cloned())).await.unwrap();
+    assert_eq!(response.removed, [LIST]);
+    assert_eq!(in_time(seen.answer(TypeUrl::ENDPOINT_COLLECTION)).await.unwrap().kind, RequestKind::Ack);
+    assert_eq!(spread(&mut client, 20).await["two"], 20);
+}
+
+#[tokio::test]
 async fn without_delta_the_cluster_says_what_it_needs_gc2() {
     let [one] = backends(["one"]).await;
     let mut snapshot = service(&[GLOB]);
@@ -110,6 +136,8 @@ async fn without_delta_the_cluster_says_what_it_needs_gc2() {
 // === What the tests need ===
 
 const GLOB: &str = "xdstp://globs.test/envoy.config.endpoint.v3.LbEndpoint/service/*";
+
+const LIST: &str = "list";
 
 fn member(id: &str) -> String {
     GLOB.replace('*', id)

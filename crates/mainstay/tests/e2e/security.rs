@@ -9,8 +9,8 @@ use std::time::Duration;
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use envoy_types::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
-use envoy_types::pb::envoy::r#type::matcher::v3::StringMatcher;
 use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
+use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatcher, StringMatcher};
 use envoy_types::util::pack_any;
 use mainstay::bootstrap::{Bootstrap, CertificateFiles, Node, ServerConfig};
 use mainstay::certificates::{CertificateError, CertificateProvider, Certificates, Identity, Trust};
@@ -113,6 +113,55 @@ async fn wildcards_of_certificates_stand_for_one_label() {
             Err(status) => {
                 assert!(!is_let_through && status.code() == Code::Unavailable, "{what}: {status}");
                 assert!(status.message().contains(&format!("wanted {wanted:?}")), "{what}: {status}");
+            }
+        }
+        assert_eq!(backend.requests(), u64::from(is_let_through), "{what}");
+    }
+}
+
+/// TL-7, over a handshake: each matcher, and that those other than exact take a wildcard for the text that it is.
+#[tokio::test]
+async fn names_are_matched_as_the_cluster_says() {
+    use MatchPattern::{Contains, Exact, Prefix, SafeRegex, Suffix};
+    let pattern = |regex: &str| SafeRegex(RegexMatcher { regex: regex.to_owned(), ..Default::default() });
+    let wildcard = "*.example.com";
+    let pki = Pki::new();
+    for (presented, wanted, ignore_case, is_let_through) in [
+        ("shop.example.com", Exact("shop.example.com".into()), false, true),
+        ("shop.example.com", Exact("Shop.example.com".into()), false, true), // DNS knows no case, whatever the matcher says.
+        ("shop.example.com", Exact("shop.example.co".into()), true, false),
+        ("shop.example.com", Prefix("shop.".into()), false, true),
+        ("shop.example.com", Prefix("Shop.".into()), false, false),
+        ("shop.example.com", Prefix("Shop.".into()), true, true),
+        ("shop.example.com", Prefix("example".into()), false, false),
+        ("shop.example.com", Suffix(".example.com".into()), false, true),
+        ("shop.example.com", Suffix(".EXAMPLE.com".into()), true, true),
+        ("shop.example.com", Suffix("shop".into()), false, false),
+        ("shop.example.com", Contains("exam".into()), false, true),
+        ("shop.example.com", Contains("EXAM".into()), true, true),
+        ("shop.example.com", Contains("EXAM".into()), false, false),
+        ("shop.example.com", pattern("s[a-z]+[.]example[.]com"), false, true),
+        ("shop.example.com", pattern("example"), false, false), // The whole name, not a part of it.
+        ("shop.example.com", pattern("shop[.]example[.]com|x"), false, true),
+        (wildcard, Prefix("shop".into()), false, false),
+        (wildcard, Prefix("*.".into()), false, true),
+        (wildcard, Suffix("shop.example.com".into()), false, false),
+        (wildcard, Suffix(".example.com".into()), false, true),
+        (wildcard, Contains("shop".into()), false, false),
+        (wildcard, pattern("shop[.]example[.]com"), false, false),
+        (wildcard, pattern("[a-z]+[.]example[.]com"), false, false),
+    ] {
+        let what = format!("{presented} for {wanted:?}, ignore_case: {ignore_case}");
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::DnsName(presented.try_into().unwrap())];
+        let backend = pki.backend("one", &pki.ca.issue_as(params), true).await;
+        let context = mtls_of(vec![StringMatcher { ignore_case, match_pattern: Some(wanted) }]);
+        let server = control_plane(secured(&backend, context)).await;
+        match call(&mut pki.client(&server)).await {
+            Ok(answer) => assert!(is_let_through && answer == "one", "{what}"),
+            Err(status) => {
+                assert!(!is_let_through && status.code() == Code::Unavailable, "{what}: {status}");
+                assert!(status.message().contains(&format!("presented DNS \"{presented}\"")), "{what}: {status}");
             }
         }
         assert_eq!(backend.requests(), u64::from(is_let_through), "{what}");
@@ -509,15 +558,19 @@ impl Pki {
 
 /// A TLS context with roots and our certificate from the files, for servers that have one of these names.
 pub(crate) fn mtls(names: &[&str]) -> tls::CommonTlsContext {
-    let instance = || tls::CertificateProviderPluginInstance { instance_name: "files".into(), ..Default::default() };
     let exact = |name: &&str| StringMatcher {
         match_pattern: Some(MatchPattern::Exact((*name).to_owned())),
         ..Default::default()
     };
+    mtls_of(names.iter().map(exact).collect())
+}
+
+fn mtls_of(match_subject_alt_names: Vec<StringMatcher>) -> tls::CommonTlsContext {
+    let instance = || tls::CertificateProviderPluginInstance { instance_name: "files".into(), ..Default::default() };
     #[expect(deprecated)]
     let validation = tls::CertificateValidationContext {
         ca_certificate_provider_instance: Some(instance()),
-        match_subject_alt_names: names.iter().map(exact).collect(),
+        match_subject_alt_names,
         ..Default::default()
     };
     tls::CommonTlsContext {

@@ -3,6 +3,7 @@
 mod admin;
 mod crashes;
 mod drains;
+mod limits;
 mod raw;
 mod rbac;
 mod rpcs;

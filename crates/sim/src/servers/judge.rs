@@ -126,6 +126,7 @@ impl World {
         self.note(|| format!("  > {}: drain {:?}", id.0, drain.generation));
         let now = self.now;
         let ends = self.defect == Some(Defect::EndsConnections);
+        let at_once = self.defect == Some(Defect::DrainsAtOnce);
         let Some(address) = self.addresses.get_mut(&id) else { return Ok(()) };
         Invariant::Generations.holds(address.published != Some(drain.generation) || address.is_shut_down, || {
             format!("{:?} is in force, and drained", drain.generation)
@@ -139,13 +140,18 @@ impl World {
         live.drain = Some(drain);
         let of_generation = |connection: &&mut Connection| connection.generation == drain.generation;
         let count = address.connections.iter_mut().filter(of_generation).count();
+        let mut hasty = 0;
         for connection in address.connections.iter_mut().filter(of_generation) {
-            let at = drain.goaway_at(count, &mut self.draw);
+            let at = if at_once { drain.at } else { drain.goaway_at(count, &mut self.draw) };
             let latest = if count > 100 { drain.at + Duration::from_secs(1) } else { drain.at };
             Invariant::Traffic.holds(at >= drain.at && at <= latest, || format!("one of {count} is told at {at:?}"))?;
+            hasty += usize::from(at < drain.at + Duration::from_millis(100));
             connection.goaway_at = Some(at);
             self.history.drained += 1;
         }
+        Invariant::Traffic.holds(count <= 100 || hasty < count / 2, || {
+            format!("{hasty} of {count} connections are told within a tenth of the time that there is (SV-23)")
+        })?;
         if ends {
             Invariant::Traffic.holds(count == 0 || drain.until <= now, || {
                 format!("{count} connections end with their Listener, and so do their RPCs (SV-5)")

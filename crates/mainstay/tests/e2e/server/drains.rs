@@ -85,42 +85,8 @@ fn many() -> usize {
     if files >= 4096 { 1000 } else { 200 }
 }
 
-/// SV-20: a caller that never begins does not hold a connection for ever.
-#[tokio::test]
-async fn a_silent_caller_is_closed() {
-    let stage = Stage::with(|builder| builder.handshake_timeout(Duration::from_millis(200))).await;
-    stage.set(stage.listener());
-    stage.until_serving().await;
-    let mut quiet = stage.caller().await;
-    call(&mut quiet).await.unwrap();
-    let mut stream = TcpStream::connect(stage.address).await.unwrap();
-    let read = crate::common::in_time(async {
-        let mut heard = Vec::new();
-        tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut heard).await
-    });
-    // The settings of the server may come; then it is over.
-    read.await.unwrap();
-    call(&mut quiet).await.unwrap();
-    assert_eq!(stage.seen.callers(), 1, "one that has begun may be quiet for as long as it likes");
-}
-
-/// SV-24: what callers are told that they may do.
-#[tokio::test]
-async fn limits_have_defaults_and_may_be_set() {
-    let (max_concurrent_streams, max_header_list_size) = (3, 6);
-    let stage = Stage::serving().await;
-    let own = Stage::with(|builder| builder.max_concurrent_streams(7).max_header_list_size(4096)).await;
-    own.set(own.listener());
-    own.until_serving().await;
-    for (stage, streams, headers) in [(stage, 100, 16 << 10), (own, 7, 4096)] {
-        let mut raw = RawHttp2::connect(stage.address).await;
-        assert_eq!(raw.setting(max_concurrent_streams).await, Some(streams));
-        let mut raw = RawHttp2::connect(stage.address).await;
-        assert_eq!(raw.setting(max_header_list_size).await, Some(headers));
-    }
-}
-
-fn good() -> [(&'static str, &'static str); 5] {
+/// A request that is answered.
+pub(crate) fn good() -> [(&'static str, &'static str); 5] {
     [
         (":method", "POST"),
         (":scheme", "http"),

@@ -46,13 +46,24 @@ impl<T: AsyncRead + AsyncWrite + Unpin> RawHttp2<T> {
 
     /// Sends a request with exactly these headers, and no body.
     pub(crate) async fn request(&mut self, stream: u32, headers: &[(&str, &str)]) {
-        // Literals that are not to be indexed, without Huffman's code: each length is one byte below 127.
-        let block = headers.iter().flat_map(|(name, value)| {
-            let part = |text: &str| [vec![u8::try_from(text.len()).unwrap()], text.as_bytes().to_vec()].concat();
-            [vec![0], part(name), part(value)].concat()
+        self.write(HEADERS, END_STREAM | END_HEADERS, stream, &block(headers)).await;
+    }
+
+    /// Begins a request whose body is to come.
+    pub(crate) async fn begin(&mut self, stream: u32, headers: &[(&str, &str)]) {
+        self.write(HEADERS, END_HEADERS, stream, &block(headers)).await;
+    }
+
+    /// Begins so many requests, and takes each of them back at once, all in one write.
+    pub(crate) async fn begin_and_reset(&mut self, requests: u32, headers: &[(&str, &str)]) {
+        let block = block(headers);
+        let cancel = 8_u32.to_be_bytes();
+        let frames = (0..requests).flat_map(|number| {
+            let stream = 2 * number + 1;
+            [frame(HEADERS, END_HEADERS, stream, &block), frame(RST_STREAM, 0, stream, &cancel)].concat()
         });
-        let block: Vec<u8> = block.collect();
-        self.write(HEADERS, END_STREAM | END_HEADERS, stream, &block).await;
+        // The server may have closed the connection before it has read all of them.
+        let _ = self.stream.write_all(&frames.collect::<Vec<u8>>()).await;
     }
 
     /// The next frame that is neither about settings nor windows; pings are answered. `None` at the end.
@@ -88,9 +99,21 @@ impl<T: AsyncRead + AsyncWrite + Unpin> RawHttp2<T> {
     }
 
     async fn write(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
         // The server may be gone: then the next read says so.
-        let _ = self.stream.write_all(&[&head, payload].concat()).await;
+        let _ = self.stream.write_all(&frame(kind, flags, stream, payload)).await;
     }
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Literals that are not to be indexed, without Huffman's code: each length is one byte below 127.
+fn block(headers: &[(&str, &str)]) -> Vec<u8> {
+    let block = headers.iter().flat_map(|(name, value)| {
+        let part = |text: &str| [vec![u8::try_from(text.len()).unwrap()], text.as_bytes().to_vec()].concat();
+        [vec![0], part(name), part(value)].concat()
+    });
+    block.collect()
 }
