@@ -76,6 +76,9 @@ impl Look<'_> {
             self.fields(&path, authority, &AUTHORITY);
             self.each(authority, "xds_servers", &path, Self::server);
         }
+        if let Some(Value::Object(last_good)) = root.get("last_good") {
+            self.fields("last_good", last_good, &LAST_GOOD);
+        }
         for (name, provider) in objects(root.get("certificate_providers")) {
             let path = format!("certificate_providers[{name}]");
             self.fields(&path, provider, &["plugin_name", "config"]);
@@ -158,7 +161,9 @@ impl Look<'_> {
                     format!("{:?} is already server {first}: a fallback to itself is none", server.server_uri);
                 self.add(Id::MS605, &format!("{path}[{i}].server_uri"), message);
             }
-            if server.channel_creds == ChannelCreds::Insecure && !is_local(&server.server_uri) {
+            // Files of this machine, such as last-good ones, are no connection.
+            let is_here = server.is_local() || is_local(&server.server_uri);
+            if server.channel_creds == ChannelCreds::Insecure && !is_here {
                 let message = format!("the configuration comes from {:?} in plaintext", server.server_uri);
                 self.add(Id::MS606, &format!("{path}[{i}].channel_creds"), message);
             }
@@ -186,7 +191,7 @@ fn is_local(uri: &str) -> bool {
     uri.starts_with("unix:") || ["localhost", "127.", "::1"].iter().any(|local| rest.starts_with(local))
 }
 
-const ROOT: [&str; 7] = [
+const ROOT: [&str; 8] = [
     "xds_servers",
     "node",
     "authorities",
@@ -194,7 +199,9 @@ const ROOT: [&str; 7] = [
     "client_default_listener_resource_name_template",
     "server_listener_resource_name_template",
     "allowed_grpc_services",
+    "last_good",
 ];
+const LAST_GOOD: [&str; 5] = ["directory", "max_age", "allow_expired", "eager", "exclude_types"];
 const AUTHORITY: [&str; 3] = ["client_listener_resource_name_template", "xds_servers", "fallback_on_reachability_only"];
 const CERTIFICATES: [&str; 6] = [
     "certificate_file",
