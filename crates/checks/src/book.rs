@@ -108,6 +108,9 @@ fn links(text: &str) -> Vec<(usize, String)> {
             continue;
         }
         let line = without_code(line);
+        for (at, _) in line.match_indices(" src=\"") {
+            found.extend(line[at + 6..].split_once('"').map(|(link, _)| (number + 1, link.to_owned())));
+        }
         for (at, _) in line.match_indices("](") {
             let rest = &line[at + 2..];
             // A name in brackets may be followed by something in parentheses that is no link.

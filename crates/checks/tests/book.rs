@@ -52,7 +52,7 @@ fn planted_faults_are_found() {
         page("docs/SUMMARY.md", "- [One](one.md)\n- [Gone](gone.md)\n"),
         page("docs/one.md", "# One\n[two](two.md) [gone](x/gone.md) [out](../README.md) [a](two.md#what-is-it) [b](two.md#nothing)\n```console\n[no](link.md)\n```\n"),
         page("docs/two.md", "# Two\n## What *is* it?\n```sh\nls\n```\n```go\nfunc main() {}\n```\n```rust,ignore\n```\n```\n```\n"),
-        page("README.md", "[docs](docs/two.md) `[code](nowhere.md)` [web](https://example.org/x)"),
+        page("README.md", "[docs](docs/two.md) `[code](nowhere.md)` [web](https://example.org/x) <img src=\"gone.png\">"),
     ];
     assert_eq!(
         book::strays(&book),
@@ -66,6 +66,7 @@ fn planted_faults_are_found() {
             "docs/one.md:2: x/gone.md: is not there",
             "docs/one.md:2: ../README.md: leads out of the book",
             "docs/one.md:2: two.md#nothing: there is no such heading",
+            "README.md:1: gone.png: is not there",
         ]
     );
     assert_eq!(
