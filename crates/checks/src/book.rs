@@ -14,6 +14,9 @@ pub use reference::{bootstrap, events, metrics};
 /// The table of contents.
 pub const SUMMARY: &str = "docs/SUMMARY.md";
 
+/// Where the code on the pages is compiled.
+pub const COMPILED: &str = "examples/src/book.rs";
+
 /// The first line of a page that a test writes, after its title.
 fn written_from(sources: &str) -> String {
     format!("Written by a test from {sources}: `UPDATE=1 cargo test -p mainstay-checks --test book` writes it anew.\n")
@@ -26,7 +29,8 @@ pub fn strays(sources: &[Source]) -> Vec<String> {
         pages.filter(|path| path.starts_with("docs/") && path.ends_with(".md") && *path != SUMMARY).collect();
     let summary = sources.iter().find(|source| source.path == SUMMARY).map_or("", |source| source.text.as_str());
     let listed: BTreeSet<String> = links(summary).into_iter().map(|(_, link)| format!("docs/{link}")).collect();
-    let missing = pages.iter().filter(|page| !listed.contains(**page)).map(|page| format!("{page} is not in {SUMMARY}"));
+    let missing =
+        pages.iter().filter(|page| !listed.contains(**page)).map(|page| format!("{page} is not in {SUMMARY}"));
     let gone = listed.iter().filter(|page| !pages.contains(page.as_str()));
     missing.chain(gone.map(|page| format!("{SUMMARY} names {page}, which is not there"))).collect()
 }
@@ -48,7 +52,8 @@ pub fn dead_links(sources: &[Source], exists: impl Fn(&str) -> bool) -> Vec<Stri
             } else if !exists(&path) {
                 fault("is not there");
             } else if !heading.is_empty() {
-                let target = sources.iter().find(|source| source.path == path).map_or("", |source| source.text.as_str());
+                let target =
+                    sources.iter().find(|source| source.path == path).map_or("", |source| source.text.as_str());
                 if !headings(target).contains(heading) {
                     fault("there is no such heading");
                 }
@@ -87,13 +92,21 @@ pub fn unclear_blocks(sources: &[Source]) -> Vec<String> {
                 "sh" => "must begin with \"# needs …\", or be of \"console\"",
                 "bash" | "shell" => "is neither \"console\" nor \"sh\"",
                 "" => "has no language",
-                "rust" if language.contains("ignore") && source.path != "docs/five-minutes.md" => "is not compiled",
+                "rust" if language != "rust,no_run" && source.path != "docs/five-minutes.md" => "is not compiled",
                 _ => continue,
             };
             unclear.push(format!("{}:{line}: a block {fault}", source.path));
         }
     }
     unclear
+}
+
+/// Pages with code in Rust that the examples do not compile as their documentation.
+pub fn uncompiled(sources: &[Source]) -> Vec<String> {
+    let compiled = sources.iter().find(|source| source.path == COMPILED).map_or("", |source| source.text.as_str());
+    let rust = |source: &&Source| source.path.starts_with("docs/") && source.text.contains("\n```rust,no_run");
+    let pages = sources.iter().filter(rust).filter(|page| !compiled.contains(&format!("../../{}\"", page.path)));
+    pages.map(|page| format!("{} is not in {COMPILED}", page.path)).collect()
 }
 
 /// The links of a page, each with its line, as written; those in code are none.

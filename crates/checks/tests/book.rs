@@ -20,6 +20,8 @@ fn no_link_is_dead() {
 fn blocks_say_whether_they_are_run() {
     let unclear = book::unclear_blocks(&tree());
     assert!(unclear.is_empty(), "{unclear:#?}");
+    let uncompiled = book::uncompiled(&tree());
+    assert!(uncompiled.is_empty(), "{uncompiled:#?}");
     let foreign = book::foreign_go(&tree());
     assert!(foreign.is_empty(), "not in any file of Go that is built: {foreign:#?}");
 }
@@ -45,14 +47,37 @@ fn pages_written_from_the_code_are_current() {
     compare("docs/reference/metrics.md", &book::metrics(&read("crates/mainstay/src/telemetry/on/instruments.rs")));
 }
 
+/// What the front page tells people to run is run by CI; the book has `.ci/follow`.
+#[test]
+fn the_commands_of_the_readme_are_run() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let ci = read(".ci/run").replace(" --locked", "").replace(" --quiet", "");
+    let readme = read("README.md");
+    let commands: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
+    assert!(!commands.is_empty());
+    for command in commands {
+        let command = command.split(" #").next().unwrap_or(command).trim_end();
+        assert!(ci.contains(command), ".ci/run does not run {command}");
+    }
+}
+
 #[test]
 fn planted_faults_are_found() {
     let page = |path: &str, text: &str| Source { path: path.to_owned(), text: text.to_owned() };
     let book = [
         page("docs/SUMMARY.md", "- [One](one.md)\n- [Gone](gone.md)\n"),
-        page("docs/one.md", "# One\n[two](two.md) [gone](x/gone.md) [out](../README.md) [a](two.md#what-is-it) [b](two.md#nothing)\n```console\n[no](link.md)\n```\n"),
-        page("docs/two.md", "# Two\n## What *is* it?\n```sh\nls\n```\n```go\nfunc main() {}\n```\n```rust,ignore\n```\n```\n```\n"),
-        page("README.md", "[docs](docs/two.md) `[code](nowhere.md)` [web](https://example.org/x) <img src=\"gone.png\">"),
+        page(
+            "docs/one.md",
+            "# One\n[two](two.md) [gone](x/gone.md) [out](../README.md) [a](two.md#what-is-it) [b](two.md#nothing)\n```console\n[no](link.md)\n```\n",
+        ),
+        page(
+            "docs/two.md",
+            "# Two\n## What *is* it?\n```sh\nls\n```\n```go\nfunc main() {}\n```\n```rust,ignore\n```\n```\n```\n",
+        ),
+        page(
+            "README.md",
+            "[docs](docs/two.md) `[code](nowhere.md)` [web](https://example.org/x) <img src=\"gone.png\">",
+        ),
     ];
     assert_eq!(
         book::strays(&book),
@@ -77,6 +102,8 @@ fn planted_faults_are_found() {
             "docs/two.md:11: a block has no language",
         ]
     );
+    let code = [page("docs/code.md", "# Code\n```rust,no_run\nlet x = 1;\n```\n"), page("examples/src/book.rs", "")];
+    assert_eq!(book::uncompiled(&code), ["docs/code.md is not in examples/src/book.rs"]);
     assert_eq!(book::foreign_go(&book), ["docs/two.md:6: func main() {}"]);
     let parser = r#"required(root, "xds_servers", f); optional(root, "novelty", f)"#;
     let wrong = book::bootstrap(parser, "", "\"xds_servers\"").expect_err("a field that nobody describes");

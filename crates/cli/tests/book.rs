@@ -134,7 +134,8 @@ fn the_pictures_of_outages_are_current() {
         let file = match bootstrap {
             None => root().join("examples/bootstrap.json"),
             Some(name) => {
-                let block = page.split_once(&format!("**{name}**\n\n```json\n")).and_then(|(_, rest)| rest.split_once("```"));
+                let block =
+                    page.split_once(&format!("**{name}**\n\n```json\n")).and_then(|(_, rest)| rest.split_once("```"));
                 let file = directory.join(name);
                 fs::write(&file, block.expect("the page has the bootstrap").0).expect("a file");
                 file
@@ -179,7 +180,8 @@ fn collect(directory: &Path, prefix: &str, pages: &mut Vec<String>) {
 fn help(command: &[&str]) -> String {
     let mut mainstay = Command::new(env!("CARGO_BIN_EXE_mainstay"));
     // Clap fits its help to the terminal; without one it is as wide as the program wants at most.
-    let output = mainstay.args(command).arg("--help").env("NO_COLOR", "1").env_remove("COLUMNS").stdin(Stdio::null()).output();
+    let output =
+        mainstay.args(command).arg("--help").env("NO_COLOR", "1").env_remove("COLUMNS").stdin(Stdio::null()).output();
     let text = String::from_utf8(output.expect("the help").stdout).expect("text");
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }

@@ -119,11 +119,17 @@ fn rejections(page: &mut String, verdicts: &str) -> Result<(), String> {
     let split: Vec<(&String, &Value)> = cases
         .iter()
         .filter(|(_, case)| {
-            let words: Vec<&str> = clients.iter().map(|client| word(case, client)).filter(|word| !word.is_empty()).collect();
+            let words: Vec<&str> =
+                clients.iter().map(|client| word(case, client)).filter(|word| !word.is_empty()).collect();
             words.iter().any(|word| *word != words[0])
         })
         .collect();
-    let versions: Vec<String> = corpus["versions"].as_object().into_iter().flatten().map(|(name, version)| format!("{name} {}", version.as_str().unwrap_or("?"))).collect();
+    let versions: Vec<String> = corpus["versions"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, version)| format!("{name} {}", version.as_str().unwrap_or("?")))
+        .collect();
     let _ = write!(
         page,
         "\n## What each rejects\n\n{} resources, each with one peculiarity, were served to all of them on {} ({}). On {} of them they do not agree; `cpp` is C-core. `mainstay check \

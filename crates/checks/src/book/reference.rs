@@ -145,7 +145,9 @@ fn variants(source: &str, opening: &str) -> Vec<Variant> {
         let text = line.trim();
         if let Some(doc) = text.strip_prefix("///") {
             says = format!("{says} {}", doc.trim()).trim().to_owned();
-        } else if let Some(name) = text.strip_suffix('{').filter(|_| line.starts_with("    ") && !line.starts_with("     ")) {
+        } else if let Some(name) =
+            text.strip_suffix('{').filter(|_| line.starts_with("    ") && !line.starts_with("     "))
+        {
             found.push(Variant { name: name.trim().to_owned(), says: std::mem::take(&mut says), fields: Vec::new() });
         } else if let (Some((name, _)), Some(variant)) = (text.split_once(':'), found.last_mut())
             && line.starts_with("        ")
@@ -199,14 +201,20 @@ const FIELDS: &[Section] = &[
                 "Makes the name of the Listener of a server (A36); `%s` is its address. Servers need it.",
             ),
             ("certificate_providers", "By the name that resources use: where certificates come from (A29)."),
-            ("last_good", "Keep what was complete in files, and start from them (ours; other implementations ignore it)."),
+            (
+                "last_good",
+                "Keep what was complete in files, and start from them (ours; other implementations ignore it).",
+            ),
         ],
     ),
     (
         "A server",
         "server",
         &[
-            ("server_uri", "`host:port`, or with `dns:`, `ipv4:`, `ipv6:`, `unix:`; `file:///DIR` with the feature `file-servers`."),
+            (
+                "server_uri",
+                "`host:port`, or with `dns:`, `ipv4:`, `ipv6:`, `unix:`; `file:///DIR` with the feature `file-servers`.",
+            ),
             ("channel_creds", "How to connect: the first entry of a known type counts. `insecure`, or `tls` (A65)."),
             ("call_creds", "What to show with each stream: `jwt_token_file` (A97)."),
             ("server_features", "A list of words; see below."),
@@ -222,7 +230,10 @@ const FIELDS: &[Section] = &[
         "config",
         &[
             ("ca_certificate_file", "PEM: whom to trust; for `tls` the system's roots if it is absent."),
-            ("certificate_file", "PEM: our certificate, with those of the authorities in between. With `private_key_file`, or neither."),
+            (
+                "certificate_file",
+                "PEM: our certificate, with those of the authorities in between. With `private_key_file`, or neither.",
+            ),
             ("private_key_file", "PEM: its key."),
             ("spiffe_trust_bundle_map_file", "JSON: roots by trust domain (A87), in place of `ca_certificate_file`."),
             ("spiffe_bundle_map_file", "Another name for it."),
@@ -272,9 +283,18 @@ const FIELDS: &[Section] = &[
 ];
 
 const FEATURES: &[(&str, &str)] = &[
-    ("ignore_resource_deletion", "A53: what the server deletes stays in use. With A88, which is on, that is so anyway."),
-    ("fail_on_data_errors", "A88: a resource that is deleted or becomes invalid fails RPCs, in place of staying in use."),
-    ("resource_timer_is_transient_error", "A88: a server that does not send a resource is given 30 s, and that is no proof of absence."),
+    (
+        "ignore_resource_deletion",
+        "A53: what the server deletes stays in use. With A88, which is on, that is so anyway.",
+    ),
+    (
+        "fail_on_data_errors",
+        "A88: a resource that is deleted or becomes invalid fails RPCs, in place of staying in use.",
+    ),
+    (
+        "resource_timer_is_transient_error",
+        "A88: a server that does not send a resource is given 30 s, and that is no proof of absence.",
+    ),
     ("trusted_xds_server", "A81: the server may rewrite the authority of RPCs."),
     ("mainstay_delta", "Ours: speak the incremental variant, always."),
     ("mainstay_prefer_delta", "Ours: speak the incremental variant if the server does."),
