@@ -79,6 +79,9 @@ impl Look<'_> {
             self.fields(&path, authority, &AUTHORITY);
             self.each(authority, "xds_servers", &path, Self::server);
         }
+        if let Some(Value::Object(last_good)) = root.get("last_good") {
+            self.fields("last_good", last_good, &LAST_GOOD);
+        }
         for (name, provider) in objects(root.get("certificate_providers")) {
             let path = format!("certificate_providers[{name}]");
             self.fields(&path, provider, &["plugin_name", "config"]);
@@ -163,7 +166,9 @@ impl Look<'_> {
                     format!("{:?} is already server {first}: a fallback to itself is none", server.server_uri);
                 self.add(Id::MS605, &format!("{path}[{i}].server_uri"), message);
             }
-            if server.channel_creds == ChannelCreds::Insecure && !is_local(&server.server_uri) {
+            // Files of this machine, such as last-good ones, are no connection.
+            let is_here = server.is_local() || is_local(&server.server_uri);
+            if server.channel_creds == ChannelCreds::Insecure && !is_here {
                 let message = format!("the configuration comes from {:?} in plaintext", server.server_uri);
                 self.add(Id::MS606, &format!("{path}[{i}].channel_creds"), message);
             }

@@ -18,7 +18,7 @@ struct Package {
     with_descriptors: bool,
 }
 
-const PACKAGES: [Package; 3] = [
+const PACKAGES: [Package; 4] = [
     Package {
         directory: "crates/mainstay",
         protos: &["channelz.proto"],
@@ -32,6 +32,13 @@ const PACKAGES: [Package; 3] = [
         stubs: "grpc.testing.rs",
         with_envoy_types: false,
         with_descriptors: true,
+    },
+    Package {
+        directory: "examples",
+        protos: &["hello.proto"],
+        stubs: "hello.rs",
+        with_envoy_types: false,
+        with_descriptors: false,
     },
     Package {
         directory: "crates/sources",
