@@ -28,34 +28,47 @@ impl Encoded {
     }
 }
 
-/// The bodies that were encoded from one view of a type, by what is in them.
+/// What all responses with the same content have in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shared {
+    /// Everything but the nonce.
+    pub(crate) body: Bytes,
+    /// The names of the resources and errors in it.
+    pub(crate) names: Arc<[String]>,
+    /// The names that it says do not exist any more.
+    pub(crate) removed: Arc<[String]>,
+}
+
+/// What was encoded from one view of a type, by what is in it.
 #[derive(Debug, Default)]
 pub(crate) struct Encodings(Mutex<Bodies>);
 
 #[derive(Debug, Default)]
 struct Bodies {
-    by_content: BTreeMap<Version, Arc<OnceLock<Bytes>>>,
+    by_content: BTreeMap<Version, Arc<OnceLock<Shared>>>,
     bytes: usize,
 }
 
 impl Encodings {
-    /// The body with this content, and whether it had to be encoded.
-    pub(crate) fn body(&self, content: Version, encode: impl FnOnce() -> Bytes) -> (Bytes, bool) {
+    /// What has this content, and whether it had to be encoded.
+    pub(crate) fn get(&self, content: Version, encode: impl FnOnce() -> Shared) -> (Shared, bool) {
         let place = Arc::clone(self.lock().by_content.entry(content).or_default());
         // Not under the lock: who wants the same waits for it, who wants something else does not.
         let mut is_new = false;
-        let body = place.get_or_init(|| {
+        let shared = place.get_or_init(|| {
             is_new = true;
             encode()
         });
         if is_new {
+            let names = shared.names.iter().chain(&*shared.removed).map(|name| name.len() + size_of::<String>());
+            let size = shared.body.len() + names.sum::<usize>();
             let mut bodies = self.lock();
-            bodies.bytes += body.len();
+            bodies.bytes += size;
             if bodies.bytes > MAX_BYTES {
                 *bodies = Bodies::default();
             }
         }
-        (body.clone(), is_new)
+        (shared.clone(), is_new)
     }
 
     /// A poisoned lock only means that another thread panicked between two whole changes.
@@ -87,10 +100,10 @@ mod tests {
     fn a_body_is_encoded_once_fb37() {
         let encodings = Encodings::default();
         let (one, two) = (Version::of_all([]), Version::of_all([("a", Version::default())]));
-        let body = |content, text: &'static str| encodings.body(content, || Bytes::from_static(text.as_bytes()));
-        assert_eq!(body(one, "one"), (Bytes::from("one"), true));
-        assert_eq!(body(one, "never encoded"), (Bytes::from("one"), false));
-        assert_eq!(body(two, "two"), (Bytes::from("two"), true));
+        let shared = |text: &'static str| Shared { body: text.into(), ..Shared::default() };
+        assert_eq!(encodings.get(one, || shared("one")), (shared("one"), true));
+        assert_eq!(encodings.get(one, || shared("never encoded")), (shared("one"), false));
+        assert_eq!(encodings.get(two, || shared("two")), (shared("two"), true));
     }
 
     #[test]
@@ -98,7 +111,7 @@ mod tests {
         let encodings = Encodings::default();
         for (n, kept) in [(0, 1), (1, 2), (2, 0)] {
             let version = Version::of_all([(n.to_string().as_str(), Version::default())]);
-            encodings.body(version, || Bytes::from(vec![0; MAX_BYTES / 2]));
+            encodings.get(version, || Shared { body: vec![0; MAX_BYTES / 2].into(), ..Shared::default() });
             assert_eq!(encodings.lock().by_content.len(), kept);
         }
     }

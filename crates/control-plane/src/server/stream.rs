@@ -31,7 +31,6 @@ pub(super) struct Stream<P: Protocol> {
     faults: watch::Receiver<FaultState>,
     life: watch::Receiver<Life>,
     orders: watch::Receiver<Order>,
-    commands: mpsc::UnboundedReceiver<Box<Command>>,
     responses: Sender,
     /// Told when the first response is sent.
     answered: Option<oneshot::Sender<()>>,
@@ -85,7 +84,7 @@ enum End {
 impl<P: Protocol> Stream<P> {
     pub(super) fn new(shared: Arc<Shared>, opened: Opened, responses: Sender, answered: oneshot::Sender<()>) -> Self {
         let Limits { requests_per_second, request_burst, .. } = shared.door.limits;
-        let (commands, standing) = shared.streams.open(opened.id, opened.delta, opened.carrier.peer);
+        let standing = shared.streams.open(opened.id, opened.delta, opened.carrier.peer);
         Self {
             protocol: P::new(format!("{}.", opened.id.0)),
             class: None,
@@ -93,7 +92,6 @@ impl<P: Protocol> Stream<P> {
             faults: shared.faults.subscribe(),
             life: shared.life.subscribe(),
             orders: opened.carrier.orders(),
-            commands,
             responses,
             answered: Some(answered),
             staged: VecDeque::new(),
@@ -145,7 +143,7 @@ impl<P: Protocol> Stream<P> {
             Ok(()) = self.faults.changed() => Happened::NewView,
             Ok(()) = self.life.changed() => Happened::Wakeup,
             Ok(()) = self.orders.changed() => Happened::Wakeup,
-            Some(command) = self.commands.recv() => Happened::Command(*command),
+            command = self.standing.command() => Happened::Command(command),
             () = sleep_until(next_due) => Happened::Wakeup,
             () = sleep_until(self.patience) => Happened::OutOfPatience,
             () = sleep_until(stuck_at) => Happened::Stuck,
@@ -160,7 +158,7 @@ impl<P: Protocol> Stream<P> {
             Happened::NewView => self.refresh(),
             Happened::Command(Command::Close(status)) => return Some(End::Status(status)),
             Happened::Command(Command::Send(Raw { type_url, version, message })) => {
-                let (names, removed, is_encoding) = (Vec::new(), Vec::new(), true);
+                let (names, removed, is_encoding) = (Arc::default(), Arc::default(), true);
                 self.staged.push_back(Response { type_url, names, removed, version, message, is_encoding });
             }
             Happened::OutOfPatience => {
@@ -321,15 +319,11 @@ impl<P: Protocol> Stream<P> {
         self.standing.sent(&type_url, &version);
         // The answer to it does not count.
         self.requests.put();
-        let nonce = message.nonce.clone();
-        self.shared.journal.record(Event::ResponseSent(SentResponse {
-            stream: self.opened.id,
-            type_url,
-            names,
-            removed,
-            version,
-            nonce,
-        }));
+        let stream = self.opened.id;
+        self.shared.journal.record_response(&type_url, || {
+            let (type_url, nonce) = (type_url.clone(), message.nonce.clone());
+            SentResponse { stream, type_url, names: names.to_vec(), removed: removed.to_vec(), version, nonce }
+        });
         // It fails only if the client is gone, which the next step finds out.
         let _ = self.responses.try_send(Box::new(Ok(message)));
         self.sent += 1;
