@@ -20,6 +20,11 @@ pub(crate) struct Encoded {
 }
 
 impl Encoded {
+    /// At most so many bytes are written.
+    pub(crate) fn len(&self) -> usize {
+        self.body.len() + self.nonce.len() + NONCE_HEAD
+    }
+
     pub(crate) fn write(&self, buffer: &mut impl BufMut) {
         buffer.put_slice(&self.body);
         if !self.nonce.is_empty() {
@@ -86,6 +91,8 @@ impl Clone for Encodings {
 
 /// `nonce` in `DiscoveryResponse` and in `DeltaDiscoveryResponse`.
 const NONCE_FIELD: u32 = 5;
+/// Bytes before a nonce: its key, and its length.
+const NONCE_HEAD: usize = 11;
 /// Bodies are kept as long as their view, and clients choose which names they ask for: so there is a bound.
 const MAX_BYTES: usize = 64 << 20;
 

@@ -168,6 +168,8 @@ impl<T> Encoder for ReadyBytes<T> {
     type Error = Status;
 
     fn encode(&mut self, item: Encoded, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        // At once: to grow for the few bytes of the nonce would be to copy the body once more.
+        buffer.reserve(item.len());
         item.write(buffer);
         Ok(())
     }
@@ -192,5 +194,5 @@ impl<T: prost::Message + Default> Decoder for ReadyBytes<T> {
 
 /// Most streams are quiet most of the time: they keep little room for what may come.
 fn small() -> BufferSettings {
-    BufferSettings::new(512, 32 << 10)
+    BufferSettings::new(64, 32 << 10)
 }

@@ -1,6 +1,6 @@
 //! The task of one ADS stream: it moves messages between the wire and the protocol, and obeys the faults.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,8 +34,9 @@ pub(super) struct Stream<P: Protocol> {
     responses: Sender,
     /// Told when the first response is sent.
     answered: Option<oneshot::Sender<()>>,
-    /// What waits for room in `responses`: at most one of the protocol's, and whatever the operator injected.
-    staged: VecDeque<Response>,
+    /// What waits for room in `responses`: at most one of the protocol's, and whatever the operator injected. Boxed, and a
+    /// vector that gives its room back: it is empty nearly always.
+    staged: Vec<Box<Response>>,
     sent: u64,
     /// Since when something waits for room.
     stuck_since: Option<Instant>,
@@ -94,7 +95,7 @@ impl<P: Protocol> Stream<P> {
             orders: opened.carrier.orders(),
             responses,
             answered: Some(answered),
-            staged: VecDeque::new(),
+            staged: Vec::new(),
             sent: 0,
             stuck_since: None,
             requests: Bucket::new(requests_per_second, request_burst, opened.at.into_std()),
@@ -159,7 +160,7 @@ impl<P: Protocol> Stream<P> {
             Happened::Command(Command::Close(status)) => return Some(End::Status(status)),
             Happened::Command(Command::Send(Raw { type_url, version, message })) => {
                 let (names, removed, is_encoding) = (Arc::default(), Arc::default(), true);
-                self.staged.push_back(Response { type_url, names, removed, version, message, is_encoding });
+                self.staged.push(Box::new(Response { type_url, names, removed, version, message, is_encoding }));
             }
             Happened::OutOfPatience => {
                 self.patience = None;
@@ -288,7 +289,7 @@ impl<P: Protocol> Stream<P> {
         let response = self.protocol.poll_response(may_send);
         // Nothing waits for these any more: they were sent now, or the delay was lifted.
         due.retain(|_, at| *at > now);
-        self.staged.extend(response);
+        self.staged.extend(response.map(Box::new));
         for (type_url, name) in self.protocol.take_absent() {
             let node_id = self.protocol.node_id().unwrap_or_default();
             let store = self.store.borrow();
@@ -307,7 +308,13 @@ impl<P: Protocol> Stream<P> {
 
     /// Sends what was staged first; there is room for it.
     fn send(&mut self) {
-        let Some(response) = self.staged.pop_front() else { return };
+        if self.staged.is_empty() {
+            return;
+        }
+        let response = *self.staged.remove(0);
+        if self.staged.is_empty() {
+            self.staged = Vec::new();
+        }
         let Response { type_url, names, removed, version, message, is_encoding } = response;
         if is_encoding {
             self.shared.journal.count_encoding();
