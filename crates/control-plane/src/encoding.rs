@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use bytes::{BufMut, Bytes};
+use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::version::Version;
 
@@ -20,13 +20,29 @@ pub(crate) struct Encoded {
 }
 
 impl Encoded {
-    /// At most so many bytes are written.
-    pub(crate) fn len(&self) -> usize {
-        self.body.len() + self.nonce.len() + NONCE_HEAD
+    /// A message of gRPC, uncompressed: what is sent first, and what after it. The nonce comes first, so that the body is the
+    /// bytes that all streams share; a small one is copied, as a frame of its own would cost more.
+    pub(crate) fn into_frame(self) -> (Bytes, Bytes) {
+        let mut head = BytesMut::with_capacity(MESSAGE_HEAD + NONCE_HEAD + self.nonce.len());
+        head.put_bytes(0, MESSAGE_HEAD);
+        let rest = if self.body.len() <= COPIED {
+            self.write(&mut head);
+            Bytes::new()
+        } else {
+            self.write_nonce(&mut head);
+            self.body
+        };
+        let length = u32::try_from(head.len() - MESSAGE_HEAD + rest.len()).unwrap_or(u32::MAX);
+        head[1..MESSAGE_HEAD].copy_from_slice(&length.to_be_bytes());
+        (head.freeze(), rest)
     }
 
     pub(crate) fn write(&self, buffer: &mut impl BufMut) {
         buffer.put_slice(&self.body);
+        self.write_nonce(buffer);
+    }
+
+    fn write_nonce(&self, buffer: &mut impl BufMut) {
         if !self.nonce.is_empty() {
             prost::encoding::string::encode(NONCE_FIELD, &self.nonce, buffer);
         }
@@ -93,6 +109,10 @@ impl Clone for Encodings {
 const NONCE_FIELD: u32 = 5;
 /// Bytes before a nonce: its key, and its length.
 const NONCE_HEAD: usize = 11;
+/// Bytes before a message: a flag, and its length.
+const MESSAGE_HEAD: usize = 5;
+/// A body that is no longer than this is copied.
+const COPIED: usize = 1024;
 /// Bodies are kept as long as their view, and clients choose which names they ask for: so there is a bound.
 const MAX_BYTES: usize = 64 << 20;
 
@@ -120,6 +140,20 @@ mod tests {
             let version = Version::of_all([(n.to_string().as_str(), Version::default())]);
             encodings.get(version, || Shared { body: vec![0; MAX_BYTES / 2].into(), ..Shared::default() });
             assert_eq!(encodings.lock().by_content.len(), kept);
+        }
+    }
+
+    #[test]
+    fn a_message_is_whole_whether_its_body_is_copied_or_shared_fb37() {
+        for size in [0, COPIED, COPIED + 1] {
+            let message = DiscoveryResponse { version_info: "v".repeat(size), ..DiscoveryResponse::default() };
+            let body: Bytes = message.encode_to_vec().into();
+            let (head, rest) = Encoded { body: body.clone(), nonce: "n1".to_owned() }.into_frame();
+            assert!(if body.len() > COPIED { rest.as_ptr() == body.as_ptr() } else { rest.is_empty() });
+            let bytes = [head, rest].concat();
+            let (head, rest) = bytes.split_at(MESSAGE_HEAD);
+            assert_eq!(head[1..], u32::try_from(rest.len()).unwrap().to_be_bytes());
+            assert_eq!(DiscoveryResponse::decode(rest), Ok(DiscoveryResponse { nonce: "n1".to_owned(), ..message }));
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use envoy_types::pb::envoy::config::core::v3::Node;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Status};
 
 use crate::admission::{Bucket, Limits};
 use crate::encoding::Encoded;
@@ -15,6 +15,7 @@ use crate::event::{Event, SeenRequest, SentResponse, StreamId};
 use crate::faults::FaultState;
 use crate::protocol::{Protocol, ProtocolError, Response};
 use crate::server::carrier::{Carrier, Leave, Order};
+use crate::server::service::Requests;
 use crate::server::streams::{Command, Raw, Standing};
 use crate::server::{Life, Shared};
 use crate::store::Store;
@@ -108,7 +109,7 @@ impl<P: Protocol> Stream<P> {
     }
 
     /// Runs until either side ends the stream. `_alive` is dropped last.
-    pub(super) async fn run(mut self, mut requests: Streaming<P::Request>, _alive: mpsc::Sender<()>) {
+    pub(super) async fn run(mut self, mut requests: Requests<P::Request>, _alive: mpsc::Sender<()>) {
         let end = loop {
             if let Some(end) = self.step(&mut requests).await {
                 break end;
@@ -126,7 +127,7 @@ impl<P: Protocol> Stream<P> {
     }
 
     /// Waits for one thing to happen and deals with it.
-    async fn step(&mut self, requests: &mut Streaming<P::Request>) -> Option<End> {
+    async fn step(&mut self, requests: &mut Requests<P::Request>) -> Option<End> {
         if let Some(end) = self.ending() {
             return Some(end);
         }
