@@ -6,7 +6,6 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::version::{Hash, Version};
-use crate::view::Entry;
 
 /// Names in their order, each once.
 #[derive(Debug)]
@@ -61,8 +60,13 @@ impl PartialEq for Names {
     }
 }
 
-/// Which content of a resource, as [`Entry::stamp`] says.
+/// Which content of a resource.
 pub(crate) type Stamp = NonZeroU64;
+
+/// What has a stamp: a number that changes with its content, and is never used for two contents.
+pub(crate) trait Stamped {
+    fn stamp(&self) -> u64;
+}
 
 /// What there is of some names.
 #[derive(Debug)]
@@ -73,16 +77,17 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    pub(crate) fn of(names: Arc<Names>, resources: &BTreeMap<String, Entry>) -> Self {
-        let stamp = |name: &str| NonZeroU64::new(resources.get(name)?.stamp);
+    pub(crate) fn of(names: Arc<Names>, resources: &BTreeMap<String, impl Stamped>) -> Self {
+        let stamp = |name: &str| NonZeroU64::new(resources.get(name)?.stamp());
         let stamps = names.iter().map(stamp).collect();
         Self { names, stamps }
     }
 
     /// The same, and `more` beside it.
-    pub(crate) fn with(&self, more: &BTreeMap<String, Entry>) -> Self {
+    pub(crate) fn with(&self, more: &BTreeMap<String, impl Stamped>) -> Self {
         let names = Names::of(self.here().map(|(_, name, _)| name).chain(more.keys().map(String::as_str)));
-        let stamp = |name: &str| more.get(name).map_or_else(|| self.stamp(name), |entry| NonZeroU64::new(entry.stamp));
+        let stamp =
+            |name: &str| more.get(name).map_or_else(|| self.stamp(name), |entry| NonZeroU64::new(entry.stamp()));
         let stamps = names.iter().map(stamp).collect();
         Self { names: Arc::new(names), stamps }
     }
@@ -152,7 +157,7 @@ struct Known {
 
 impl Selections {
     /// What there is of these names.
-    pub(crate) fn of(&self, names: &Arc<Names>, resources: &BTreeMap<String, Entry>) -> Arc<Selection> {
+    pub(crate) fn of(&self, names: &Arc<Names>, resources: &BTreeMap<String, impl Stamped>) -> Arc<Selection> {
         let known = self.lock().by_names.get(&names.id).map(Arc::clone);
         known.unwrap_or_else(|| {
             // Not under the lock: others want other names. Of two who make the same, the first is shared.
@@ -167,7 +172,7 @@ impl Selections {
     }
 
     /// Everything.
-    pub(crate) fn all(&self, resources: &BTreeMap<String, Entry>) -> Arc<Selection> {
+    pub(crate) fn all(&self, resources: &BTreeMap<String, impl Stamped>) -> Arc<Selection> {
         let mut known = self.lock();
         let make = || Arc::new(Selection::of(Arc::new(Names::of(resources.keys().map(String::as_str))), resources));
         Arc::clone(known.all.get_or_insert_with(make))
@@ -192,8 +197,14 @@ const MAX_NAMES: usize = 1 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::Resource;
-    use crate::type_url::TypeUrl;
+
+    struct Content(u64);
+
+    impl Stamped for Content {
+        fn stamp(&self) -> u64 {
+            self.0
+        }
+    }
 
     #[test]
     fn what_is_other_is_found_among_the_same_names_and_among_others() {
@@ -234,13 +245,7 @@ mod tests {
         Arc::new(Names::of(names.iter().copied()))
     }
 
-    fn resources(of: &[(&str, u64)]) -> BTreeMap<String, Entry> {
-        let entry = |stamp| Entry {
-            stamp,
-            version: Version::default(),
-            given: None,
-            body: Resource::new(TypeUrl::CLUSTER, "", Vec::new()).body,
-        };
-        of.iter().map(|(name, stamp)| ((*name).to_owned(), entry(*stamp))).collect()
+    fn resources(of: &[(&str, u64)]) -> BTreeMap<String, Content> {
+        of.iter().map(|(name, stamp)| ((*name).to_owned(), Content(*stamp))).collect()
     }
 }

@@ -43,6 +43,7 @@ mod door;
 mod http;
 mod listener;
 mod lrs;
+mod requests;
 mod service;
 mod stream;
 mod streams;

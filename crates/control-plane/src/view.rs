@@ -9,7 +9,7 @@ use envoy_types::pb::google::protobuf::Any;
 use prost::Message;
 
 use crate::encoding::Encodings;
-use crate::names::Selections;
+use crate::names::{Selections, Stamped};
 use crate::snapshot::{Body, Snapshot, TypeContent};
 use crate::type_url::TypeUrl;
 use crate::version::Version;
@@ -202,6 +202,12 @@ pub(crate) struct Entry {
     pub(crate) given: Option<Arc<str>>,
     /// What goes into a response.
     pub(crate) body: Body,
+}
+
+impl Stamped for Entry {
+    fn stamp(&self) -> u64 {
+        self.stamp
+    }
 }
 
 impl Entry {

@@ -15,7 +15,7 @@ use crate::event::{Event, SeenRequest, SentResponse, StreamId};
 use crate::faults::FaultState;
 use crate::protocol::{Protocol, ProtocolError, Response};
 use crate::server::carrier::{Carrier, Leave, Order};
-use crate::server::service::Requests;
+use crate::server::requests::Requests;
 use crate::server::streams::{Command, Raw, Standing};
 use crate::server::{Life, Shared};
 use crate::store::Store;
