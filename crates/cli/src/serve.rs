@@ -212,7 +212,7 @@ pub(crate) async fn run(
     let options = ServerOptions { tls, services: Routes::new(health_service.clone()), ..ServerOptions::default() };
     let server = served.serve_with(listen.clone(), options).map_err(|error| listen::failure(&listen, &error))?;
     let server = Arc::new(server);
-    let mut events = server.events();
+    let mut events = server.notable_events();
     let mirror = mirroring.as_ref().map(Mirroring::mirror);
     let subject = Arc::new(Subject { server: Arc::clone(&server), intake: intake.observer(), mirror });
     let admin = match admin {

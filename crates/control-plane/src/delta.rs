@@ -10,11 +10,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
 use prost::Message;
 
-use crate::encoding::Encoded;
+use crate::encoding::{Encoded, Shared};
+use crate::few::Few;
 use crate::glob::Glob;
 use crate::protocol::{
     MAX_NAMES, MAX_TYPES, Protocol, ProtocolError, ROUTING, RequestKind, Response, Said, WILDCARD, check_names, error,
@@ -36,8 +36,7 @@ pub(crate) struct Delta {
     node_id: Option<String>,
     tells_absence: bool,
     view: Option<Arc<View>>,
-    /// Boxed: a map has room for eleven of them, and most clients have four.
-    subscriptions: BTreeMap<TypeUrl, Box<Subscription>>,
+    subscriptions: Few<TypeUrl, Subscription>,
     /// Names that were found to be absent, for whoever writes the log.
     absent: Vec<(TypeUrl, String)>,
 }
@@ -52,7 +51,7 @@ impl Protocol for Delta {
             node_id: None,
             tells_absence: true,
             view: None,
-            subscriptions: BTreeMap::new(),
+            subscriptions: Few::default(),
             absent: Vec::new(),
         }
     }
@@ -64,12 +63,12 @@ impl Protocol for Delta {
         // P-70.
         self.node_id.get_or_insert_with(|| request.node.as_ref().map(|node| node.id.clone()).unwrap_or_default());
         let type_url = TypeUrl::from(request.type_url.as_str());
-        let is_first = !self.subscriptions.contains_key(&type_url);
+        let is_first = self.subscriptions.get(&type_url).is_none();
         if is_first && self.subscriptions.len() >= MAX_TYPES {
             return Err(ProtocolError::TooManyTypes);
         }
         check_names(&type_url, &request.resource_names_subscribe)?;
-        let subscription = self.subscriptions.entry(type_url.clone()).or_default();
+        let subscription = self.subscriptions.get_or_default(type_url.clone());
         let kind = subscription.answered(request);
         // What a request changes counts even if it answers an outdated response (P-77).
         if is_first {
@@ -102,7 +101,7 @@ impl Protocol for Delta {
 
     fn handle_view(&mut self, view: Option<Arc<View>>) {
         let routes_move = self.routes_move(view.as_deref());
-        for (type_url, subscription) in &mut self.subscriptions {
+        for (type_url, subscription) in self.subscriptions.iter_mut() {
             let before = self.view.as_ref().and_then(|view| view.get(type_url));
             let after = view.as_ref().and_then(|view| view.get(type_url));
             subscription.look_at(self.view.is_some(), before, after);
@@ -469,13 +468,10 @@ impl Subscription {
         }
         // Who never had it cannot know that it is gone.
         let is_unknown = is_partial && !removals;
-        let (body, is_encoding) =
-            content.encodings.body(identify(&parts, is_unknown), || encode(type_url, content, &parts, is_unknown));
+        let (Shared { body, names, removed }, is_encoding) =
+            content.encodings.get(identify(&parts, is_unknown), || encode(type_url, content, &parts, is_unknown));
         self.unanswered.push_back(nonce.clone());
         let version = content.version.clone();
-        let (here, gone): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(_, entry)| entry.is_some() || is_unknown);
-        let names = |parts: Vec<(String, _)>| parts.into_iter().map(|(name, _)| name).collect();
-        let (names, removed) = (names(here), names(gone));
         Response { type_url: type_url.clone(), names, removed, version, message: Encoded { body, nonce }, is_encoding }
     }
 }
@@ -491,7 +487,7 @@ fn identify(parts: &[(String, Option<&Entry>)], is_unknown: bool) -> Version {
 }
 
 /// A response without its nonce. What is not there is gone, or unknown.
-fn encode(type_url: &TypeUrl, content: &TypeView, parts: &[(String, Option<&Entry>)], is_unknown: bool) -> Bytes {
+fn encode(type_url: &TypeUrl, content: &TypeView, parts: &[(String, Option<&Entry>)], is_unknown: bool) -> Shared {
     let mut message = DeltaDiscoveryResponse {
         system_version_info: content.version.clone(),
         type_url: type_url.as_str().to_owned(),
@@ -513,7 +509,9 @@ fn encode(type_url: &TypeUrl, content: &TypeView, parts: &[(String, Option<&Entr
             None => message.removed_resources.push(name.clone()),
         }
     }
-    message.encode_to_vec().into()
+    let (here, gone): (Vec<_>, Vec<_>) = parts.iter().partition(|(_, entry)| entry.is_some() || is_unknown);
+    let names = |parts: Vec<&(String, _)>| parts.into_iter().map(|(name, _)| name.clone()).collect();
+    Shared { body: message.encode_to_vec().into(), names: names(here), removed: names(gone) }
 }
 
 /// A response is cut off here, so that clients with gRPC's default limit of 4 MiB can take it (DX-27).

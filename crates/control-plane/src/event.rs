@@ -96,6 +96,23 @@ impl Event {
         if let Self::Request(request) = self { Some(request) } else { None }
     }
 
+    /// Whether it is not of those that happen all the time while all is well: connections that come and go, responses, and
+    /// requests that neither begin a stream nor reject anything.
+    pub fn is_notable(&self) -> bool {
+        match self {
+            Self::Request(request) => request.node.is_some() || request.kind == RequestKind::Nack,
+            Self::ResponseSent(_) | Self::ConnectionOpened { .. } | Self::ConnectionClosed { .. } => false,
+            Self::HandshakeFailed { .. }
+            | Self::StreamOpened { .. }
+            | Self::StreamRefused { .. }
+            | Self::AskedTooMuch { .. }
+            | Self::SlowReader { .. }
+            | Self::StreamClosed { .. }
+            | Self::LoadReported(_)
+            | Self::Stopped => true,
+        }
+    }
+
     /// The response, if this is one.
     pub fn as_response(&self) -> Option<&SentResponse> {
         if let Self::ResponseSent(response) = self { Some(response) } else { None }
@@ -263,10 +280,24 @@ impl Waits {
     pub const BOUNDS: [f64; 11] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0];
 }
 
+/// Who is told of events.
+#[derive(Debug)]
+struct Listener {
+    events: mpsc::UnboundedSender<Event>,
+    /// Only of those that an operator may want to hear of.
+    only_notable: bool,
+}
+
+impl Listener {
+    fn wants(&self, event: &Event) -> bool {
+        !self.only_notable || event.is_notable()
+    }
+}
+
 /// Counts events and hands them to whoever listens.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    listeners: Mutex<Vec<mpsc::UnboundedSender<Event>>>,
+    listeners: Mutex<Vec<Listener>>,
     connections: AtomicU64,
     closed_connections: AtomicU64,
     streams: AtomicU64,
@@ -310,7 +341,27 @@ impl Journal {
             }
         }
         tracing::debug!(?event);
-        lock(&self.listeners).retain(|listener| listener.send(event.clone()).is_ok());
+        let mut listeners = lock(&self.listeners);
+        listeners.retain(|listener| !listener.events.is_closed());
+        let mut wanting = listeners.iter().filter(|listener| listener.wants(&event)).peekable();
+        while let Some(listener) = wanting.next() {
+            if wanting.peek().is_none() {
+                // Whoever is gone by now needs to hear nothing.
+                let _ = listener.events.send(event);
+                return;
+            }
+            let _ = listener.events.send(event.clone());
+        }
+    }
+
+    /// Records a response. It is only spelled out where somebody listens: it may name thousands of resources.
+    pub(crate) fn record_response(&self, type_url: &TypeUrl, spell_out: impl FnOnce() -> SentResponse) {
+        let is_heard = lock(&self.listeners).iter().any(|listener| !listener.only_notable);
+        if is_heard || tracing::enabled!(tracing::Level::DEBUG) {
+            return self.record(Event::ResponseSent(spell_out()));
+        }
+        add_one(&self.responses);
+        add_one(&self.responses_by_type[position(type_url)]);
     }
 
     pub(crate) fn count_encoding(&self) {
@@ -336,9 +387,9 @@ impl Journal {
         }
     }
 
-    pub(crate) fn listen(&self) -> Events {
-        let (listener, events) = mpsc::unbounded_channel();
-        lock(&self.listeners).push(listener);
+    pub(crate) fn listen(&self, only_notable: bool) -> Events {
+        let (sender, events) = mpsc::unbounded_channel();
+        lock(&self.listeners).push(Listener { events: sender, only_notable });
         Events(events)
     }
 

@@ -84,9 +84,9 @@ pub enum RequestKind {
 pub(crate) struct Response {
     pub(crate) type_url: TypeUrl,
     /// The names of the resources and errors in it.
-    pub(crate) names: Vec<String>,
+    pub(crate) names: Arc<[String]>,
     /// The names that it says do not exist any more, in the incremental variant.
-    pub(crate) removed: Vec<String>,
+    pub(crate) removed: Arc<[String]>,
     /// `version_info`, or `system_version_info`.
     pub(crate) version: String,
     pub(crate) message: Encoded,

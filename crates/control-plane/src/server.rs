@@ -43,6 +43,7 @@ mod door;
 mod http;
 mod listener;
 mod lrs;
+mod requests;
 mod service;
 mod stream;
 mod streams;
@@ -168,7 +169,13 @@ impl Server {
 
     /// What happens at it from now on.
     pub fn events(&self) -> Events {
-        self.shared.journal.listen()
+        self.shared.journal.listen(false)
+    }
+
+    /// The same, but only what [`Event::is_notable`] says: for logs, which under a herd would hold a copy of all that is said
+    /// to get to what they tell.
+    pub fn notable_events(&self) -> Events {
+        self.shared.journal.listen(true)
     }
 
     /// What happened at it so far, in numbers.

@@ -6,16 +6,20 @@
 //! Routes are made before clusters are broken (P-91): a cluster that went away together with a change of routes stays
 //! in the responses until the client has no more use for it, and a client that takes every cluster is sent new routes
 //! when it has the clusters. [`Sotw::is_waiting`] tells of it, and [`Sotw::give_up_waiting`] ends it.
+//!
+//! After a response a client has all that there is of what it wants, so what it has is a [`Selection`], the same value
+//! for all streams that want the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use prost::Message;
 use tonic::Code;
 
-use crate::encoding::Encoded;
+use crate::encoding::{Encoded, Shared};
+use crate::few::Few;
+use crate::names::{Names, Selection};
 use crate::protocol::{
     MAX_TYPES, Protocol, ProtocolError, ROUTING, RequestKind, Response, Said, WILDCARD, check_names, error, identity,
     reads_errors, unknown,
@@ -38,8 +42,7 @@ pub(crate) struct Sotw {
     reads_errors: bool,
     tells_absence: bool,
     view: Option<Arc<View>>,
-    /// Boxed: a map has room for eleven of them, and most clients have four.
-    subscriptions: BTreeMap<TypeUrl, Box<Subscription>>,
+    subscriptions: Few<TypeUrl, Subscription>,
     /// Names that were found to be absent, for whoever writes the log.
     absent: Vec<(TypeUrl, String)>,
 }
@@ -55,7 +58,7 @@ impl Protocol for Sotw {
             reads_errors: false,
             tells_absence: true,
             view: None,
-            subscriptions: BTreeMap::new(),
+            subscriptions: Few::default(),
             absent: Vec::new(),
         }
     }
@@ -70,11 +73,11 @@ impl Protocol for Sotw {
             self.reads_errors = request.node.as_ref().is_some_and(reads_errors);
         }
         let type_url = TypeUrl::from(request.type_url.as_str());
-        if self.subscriptions.len() >= MAX_TYPES && !self.subscriptions.contains_key(&type_url) {
+        if self.subscriptions.len() >= MAX_TYPES && self.subscriptions.get(&type_url).is_none() {
             return Err(ProtocolError::TooManyTypes);
         }
         check_names(&type_url, &request.resource_names)?;
-        let subscription = self.subscriptions.entry(type_url.clone()).or_default();
+        let subscription = self.subscriptions.get_or_default(type_url.clone());
         let kind = subscription.kind_of(request);
         match kind {
             RequestKind::Ack => subscription.settle_last_response(Answer::Accepted),
@@ -85,14 +88,13 @@ impl Protocol for Sotw {
             RequestKind::Subscribe | RequestKind::Stale => {}
         }
         if kind != RequestKind::Stale {
-            let wanted = subscription.read_names(&type_url, &request.resource_names);
-            subscription.subscribe(wanted);
+            subscription.subscribe(&type_url, &request.resource_names);
         }
         Ok(kind)
     }
 
     fn handle_view(&mut self, view: Option<Arc<View>>) {
-        for (type_url, subscription) in &mut self.subscriptions {
+        for (type_url, subscription) in self.subscriptions.iter_mut() {
             let before = self.view.as_ref().and_then(|view| view.get(type_url));
             let after = view.as_ref().and_then(|view| view.get(type_url));
             subscription.view_changed |= match (before, after) {
@@ -143,9 +145,10 @@ impl Protocol for Sotw {
             // A partial view says of everything else that it is unknown, which takes nothing away.
             let is_wrong_name = view.is_partial() || (type_url == TypeUrl::LISTENER && !view.is_empty());
             let is_told = self.reads_errors && self.tells_absence && is_wrong_name;
-            let absent = subscription.note_absent(content, is_told);
+            let now = subscription.select(content);
+            let absent = subscription.note_absent(content, &now, is_told);
             self.absent.extend(absent.into_iter().map(|name| (type_url.clone(), name)));
-            if !subscription.has_news(content, is_full) {
+            if !subscription.has_news(&now, is_full) {
                 subscription.settle();
                 continue;
             }
@@ -160,7 +163,7 @@ impl Protocol for Sotw {
             }
             self.responses += 1;
             let nonce = format!("{}{}", self.nonce_prefix, self.responses);
-            return Some(subscription.respond(type_url, content, is_full, view.is_partial(), nonce));
+            return Some(subscription.respond(type_url, content, now, is_full, view.is_partial(), nonce));
         }
         None
     }
@@ -180,9 +183,9 @@ impl Protocol for Sotw {
     fn unanswerable_listener(&self) -> Option<&str> {
         let view = self.view.as_ref().filter(|view| view.is_partial() && self.responses == 0 && !self.reads_errors)?;
         let held = view.get(&TypeUrl::LISTENER);
-        let is_here = |name: &&String| held.is_some_and(|held| held.resources.contains_key(*name));
+        let is_here = |name: &&str| held.is_some_and(|held| held.resources.contains_key(*name));
         let wanted = &self.subscriptions.get(&TypeUrl::LISTENER)?.wanted;
-        wanted.names.iter().find(|name| !is_here(name)).map(String::as_str)
+        wanted.names.iter().find(|name| !is_here(name))
     }
 
     fn read(request: DiscoveryRequest) -> Said {
@@ -204,13 +207,13 @@ impl Sotw {
     fn keep_removed_clusters(&mut self, before: Option<&View>) {
         let routes_move = ROUTING.iter().any(|type_url| !self.is_settled(type_url));
         let after = self.view.as_ref().and_then(|view| view.get(&TypeUrl::CLUSTER));
-        let exists = |name: &String| after.is_some_and(|after| after.resources.contains_key(name));
+        let exists = |name: &str| after.is_some_and(|after| after.resources.contains_key(name));
         let Some(subscription) = self.subscriptions.get_mut(&TypeUrl::CLUSTER) else { return };
         subscription.kept.retain(|name, _| !exists(name));
         let Some(before) = before.and_then(|view| view.get(&TypeUrl::CLUSTER)).filter(|_| routes_move) else { return };
-        for name in subscription.sent.keys().filter(|name| !exists(name)) {
+        for (_, name, _) in subscription.sent.iter().flat_map(|sent| sent.here()).filter(|(_, name, _)| !exists(name)) {
             if let Some(entry) = before.resources.get(name) {
-                subscription.kept.insert(name.clone(), entry.clone());
+                subscription.kept.insert(name.to_owned(), entry.clone());
             }
         }
     }
@@ -250,7 +253,8 @@ impl Sotw {
         let (Some(view), Some(subscription)) = (&self.view, self.subscriptions.get(type_url)) else { return false };
         let nothing = Arc::default();
         let content = view.get(type_url).unwrap_or(&nothing);
-        subscription.is_dirty() && subscription.has_news(content, type_url.is_state_of_the_world())
+        subscription.is_dirty()
+            && subscription.has_news(&subscription.wanted.select(content), type_url.is_state_of_the_world())
     }
 }
 
@@ -261,7 +265,9 @@ struct Subscription {
     /// Whether any request of this type listed names: from then on an empty list means "nothing" (P-47).
     ever_named: bool,
     /// What was sent and is still wanted.
-    sent: BTreeMap<String, Delivery>,
+    sent: Option<Arc<Selection>>,
+    /// Those names of it whose response was rejected.
+    rejected: BTreeSet<String>,
     /// What was sent, is not in the view any more, and is served on until the client has a replacement.
     kept: BTreeMap<String, Entry>,
     /// Names that are wanted and not here, and whether that must still be said.
@@ -277,7 +283,7 @@ impl Subscription {
             // Before the first response of the type there is nothing to answer, whatever the nonce says.
             None => RequestKind::Subscribe,
             Some(_) if request.response_nonce.is_empty() => RequestKind::Subscribe,
-            Some(last) if last.nonce != request.response_nonce => RequestKind::Stale,
+            Some(last) if *last.nonce != *request.response_nonce => RequestKind::Stale,
             // Only this field tells a NACK; versions prove nothing (P-39).
             Some(_) if request.error_detail.is_some() => RequestKind::Nack,
             Some(_) => RequestKind::Ack,
@@ -287,11 +293,9 @@ impl Subscription {
     /// A client may have dropped the whole response, good resources included. So all of it counts as not delivered,
     /// but is not sent again before something changes: that would be a loop.
     fn reject_last_response(&mut self) {
-        for name in self.last.iter().flat_map(|last| &last.names) {
-            if let Some(delivery) = self.sent.get_mut(name) {
-                delivery.rejected = true;
-            }
-        }
+        let names = self.last.iter().flat_map(|last| &*last.names);
+        let sent = self.sent.as_ref();
+        self.rejected.extend(names.filter(|name| sent.is_some_and(|sent| sent.has(name))).cloned());
     }
 
     fn settle_last_response(&mut self, answer: Answer) {
@@ -304,37 +308,58 @@ impl Subscription {
         self.last.as_ref().is_some_and(|last| last.answer.is_none())
     }
 
-    fn read_names(&mut self, type_url: &TypeUrl, names: &[String]) -> Wanted {
+    /// Takes in which names a request lists.
+    fn subscribe(&mut self, type_url: &TypeUrl, names: &[String]) {
         let knows_wildcard = type_url.is_state_of_the_world();
         self.ever_named |= !names.is_empty();
-        let mut wanted = Wanted { all: knows_wildcard && !self.ever_named, names: names.iter().cloned().collect() };
-        if knows_wildcard && wanted.names.remove(WILDCARD) {
-            wanted.all = true;
+        let all = knows_wildcard && (!self.ever_named || names.iter().any(|name| name == WILDCARD));
+        let names = || names.iter().map(String::as_str).filter(|name| !knows_wildcard || *name != WILDCARD);
+        // Most requests answer a response and list what they listed before, in the same order.
+        if all == self.wanted.all && self.wanted.names.iter().eq(names()) {
+            return;
         }
-        wanted
-    }
-
-    fn subscribe(&mut self, wanted: Wanted) {
+        let wanted = Wanted { all, names: Arc::new(Names::of(names())) };
         if wanted == self.wanted {
             return;
         }
         self.wanted = wanted;
         // Who unsubscribes and subscribes again must be sent the resource again (P-43).
-        self.sent.retain(|name, _| self.wanted.contains(name));
+        self.sent = self.sent.take().map(|sent| sent.retain(|name| self.wanted.contains(name)));
+        self.rejected.retain(|name| self.wanted.contains(name));
         self.kept.retain(|name, _| self.wanted.contains(name));
         self.absent.retain(|name, _| self.wanted.names.contains(name));
         self.names_changed = true;
     }
 
+    /// What there is of what is wanted. The names are shared with other streams from then on.
+    fn select(&mut self, content: &TypeView) -> Arc<Selection> {
+        let now = self.wanted.select(content);
+        if !self.wanted.all {
+            self.wanted.names = Arc::clone(now.names());
+        }
+        now
+    }
+
     /// Notes which names are not here, of those that were never sent: what is taken away later is told by the next
     /// response of LDS and CDS, and for other types by nothing (P-52). Answers with those that are news.
-    fn note_absent(&mut self, content: &TypeView, is_told: bool) -> Vec<String> {
+    fn note_absent(&mut self, content: &TypeView, now: &Selection, is_told: bool) -> Vec<String> {
         self.absent.retain(|name, _| !content.resources.contains_key(name));
-        let is_here = |name: &&String| content.resources.contains_key(*name) || self.sent.contains_key(*name);
-        let missing = self.wanted.names.iter().filter(|name| !is_here(name) && !self.absent.contains_key(*name));
-        let news: Vec<String> = missing.cloned().collect();
+        let is_new = |name: &&str| !self.has(name) && !self.absent.contains_key(*name);
+        let news: Vec<String> = match self.wanted.all {
+            false => now.missing().filter(is_new).map(str::to_owned).collect(),
+            // Those that are named beside the wildcard.
+            true => {
+                let missing = self.wanted.names.iter().filter(|name| !now.has(name));
+                missing.filter(is_new).map(str::to_owned).collect()
+            }
+        };
         self.absent.extend(news.iter().map(|name| (name.clone(), is_told)));
         news
+    }
+
+    /// Whether the client was sent it, of what it wants still.
+    fn has(&self, name: &str) -> bool {
+        self.sent.as_ref().is_some_and(|sent| sent.has(name))
     }
 
     /// Whether something is wanted that is not here and never was.
@@ -350,38 +375,42 @@ impl Subscription {
         (self.names_changed, self.view_changed) = (false, false);
     }
 
-    fn has_news(&self, content: &TypeView, is_full: bool) -> bool {
+    fn has_news(&self, now: &Selection, is_full: bool) -> bool {
         let unanswered = is_full && self.last.is_none() && !self.wanted.is_empty();
-        let removed = || is_full && self.sent.keys().any(|name| !self.is_served(name, content));
         let absent = || self.absent.values().any(|must_be_said| *must_be_said);
-        let changed = || self.wanted.in_view(content).any(|(name, entry)| self.is_new(name, entry));
-        unanswered || changed() || removed() || absent()
+        let differs = || {
+            let (new, gone) = now.since(self.sent.as_deref());
+            !new.is_empty() || is_full && gone.iter().any(|name| !self.kept.contains_key(*name))
+        };
+        unanswered || absent() || differs()
     }
 
     fn respond(
         &mut self,
         type_url: TypeUrl,
         content: &TypeView,
+        now: Arc<Selection>,
         is_full: bool,
         is_partial: bool,
         nonce: String,
     ) -> Response {
-        let mut parts = Vec::new();
-        for (name, entry) in self.wanted.in_view(content).chain(&self.kept) {
-            let rejected = self.view_changed && self.sent.get(name).is_some_and(|delivery| delivery.rejected);
-            let due = rejected || self.is_new(name, entry);
-            let is_sent = match &entry.body {
-                // LDS and CDS responses carry everything that is subscribed (P-49).
-                Body::Message(_) => due || is_full,
-                // An error is said once (P-61).
-                Body::Error { .. } => due,
-            };
-            if is_sent {
-                parts.push(Part::Here(name, entry));
+        let (new, gone) = now.since(self.sent.as_deref());
+        let rejected = |name: &str| self.view_changed && self.rejected.contains(name);
+        // LDS and CDS responses carry everything that is subscribed (P-49), but an error is said once (P-61).
+        let goes_along = |entry: Option<&Entry>| is_full && entry.is_none_or(|entry| !entry.is_error());
+        let mut here: Vec<usize> = Vec::new();
+        let mut news = new.iter().copied().peekable();
+        for (place, name, _) in now.here() {
+            let is_new = news.next_if_eq(&place).is_some();
+            if is_new || rejected(name) || goes_along(content.errors.then(|| content.resources.get(name)).flatten()) {
+                here.push(place);
             }
         }
-        let absent = self.absent.iter().filter(|(_, must_be_said)| **must_be_said);
-        parts.extend(absent.map(|(name, _)| Part::Absent(name)));
+        let stamp = |name: &str| self.sent.as_ref().and_then(|sent| sent.stamp(name)).map_or(0, |stamp| stamp.get());
+        let is_due = |(name, entry): &(&String, &Entry)| rejected(name) || stamp(name) != entry.stamp;
+        let kept: Vec<_> = self.kept.iter().filter(|kept| is_due(kept) || goes_along(Some(kept.1))).collect();
+        let absent = self.absent.iter().filter(|(_, must_be_said)| **must_be_said).map(|(name, _)| name.as_str());
+        let absent: Vec<&str> = absent.collect();
 
         let version = match self.kept.is_empty() {
             true => content.version.clone(),
@@ -391,104 +420,86 @@ impl Subscription {
                 Version::of_all(all.into_iter().map(|(name, entry)| (name.as_str(), entry.version))).to_string()
             }
         };
-        let (body, is_encoding) = content
-            .encodings
-            .body(identify(&version, &parts, is_partial), || encode(&type_url, content, &version, &parts, is_partial));
-        let names: Vec<String> = parts.iter().map(|part| part.name().to_owned()).collect();
-        let sent: Vec<_> = parts.iter().filter_map(Part::delivery).collect();
-
-        self.absent.values_mut().for_each(|must_be_said| *must_be_said = false);
-        self.sent.retain(|name, _| {
-            let is_served = content.resources.contains_key(name) || self.kept.contains_key(name);
-            if !is_served && self.wanted.names.contains(name) {
-                // That it is gone was said just now, as far as there are words for it.
-                self.absent.insert(name.clone(), false);
-            }
-            is_served
+        let identity = identify(&version, &now, &here, &kept, &absent, is_partial);
+        let (Shared { body, names, removed }, is_encoding) = content.encodings.get(identity, || {
+            let names: Vec<&str> = now.names().iter().collect();
+            let here = here.iter().filter_map(|place| content.resources.get_key_value(*names.get(*place)?));
+            let here: Vec<_> = here.chain(kept.iter().copied()).collect();
+            encode(&type_url, content, &version, &here, &absent, is_partial)
         });
-        self.sent.extend(sent);
-        self.last = Some(LastResponse { nonce: nonce.clone(), names: names.clone(), answer: None });
+
+        for name in gone.into_iter().filter(|name| !self.kept.contains_key(*name) && self.wanted.names.contains(name)) {
+            // That it is gone was said just now, as far as there are words for it.
+            self.absent.insert(name.to_owned(), false);
+        }
+        self.absent.values_mut().for_each(|must_be_said| *must_be_said = false);
+        self.sent = Some(if self.kept.is_empty() { now } else { Arc::new(now.with(&self.kept)) });
+        if !self.rejected.is_empty() {
+            let sent = self.sent.as_ref();
+            let delivered: BTreeSet<&String> = names.iter().collect();
+            self.rejected.retain(|name| !delivered.contains(name) && sent.is_some_and(|sent| sent.has(name)));
+        }
+        self.last = Some(LastResponse { nonce: nonce.clone().into(), names: Arc::clone(&names), answer: None });
         self.settle();
-        let removed = Vec::new();
         Response { type_url, names, removed, version, message: Encoded { body, nonce }, is_encoding }
-    }
-
-    fn is_served(&self, name: &str, content: &TypeView) -> bool {
-        content.resources.contains_key(name) || self.kept.contains_key(name)
-    }
-
-    fn is_new(&self, name: &str, entry: &Entry) -> bool {
-        self.sent.get(name).is_none_or(|delivery| delivery.stamp != entry.stamp)
-    }
-}
-
-/// One thing that a response says.
-enum Part<'a> {
-    /// A resource, or an error in its place.
-    Here(&'a String, &'a Entry),
-    /// There is no such resource.
-    Absent(&'a String),
-}
-
-impl Part<'_> {
-    fn name(&self) -> &str {
-        match self {
-            Self::Here(name, _) | Self::Absent(name) => name,
-        }
-    }
-
-    fn delivery(&self) -> Option<(String, Delivery)> {
-        match self {
-            Self::Here(name, entry) => Some(((*name).clone(), Delivery { stamp: entry.stamp, rejected: false })),
-            Self::Absent(_) => None,
-        }
     }
 }
 
 /// What two responses have in common whose bodies are the same bytes, if they are made from one view.
-fn identify(version: &str, parts: &[Part<'_>], is_partial: bool) -> Version {
+fn identify(
+    version: &str,
+    now: &Selection,
+    here: &[usize],
+    kept: &[(&String, &Entry)],
+    absent: &[&str],
+    is_partial: bool,
+) -> Version {
     let mut hash = Hash::new();
-    hash.part(version.as_bytes()).part(&[u8::from(is_partial)]);
-    for part in parts {
-        hash.part(part.name().as_bytes());
-        match part {
-            Part::Here(_, entry) => hash.part(&entry.version.to_bytes()),
-            Part::Absent(_) => hash.part(b""),
-        };
+    let places: Vec<u8> = here.iter().flat_map(|place| place.to_be_bytes()).collect();
+    hash.part(version.as_bytes()).part(&[u8::from(is_partial)]).part(&now.names().id().to_bytes()).part(&places);
+    for (name, entry) in kept {
+        hash.part(name.as_bytes()).part(&entry.version.to_bytes());
+    }
+    for name in absent {
+        hash.part(name.as_bytes()).part(b"");
     }
     hash.finish()
 }
 
 /// A response without its nonce.
-fn encode(type_url: &TypeUrl, content: &TypeView, version: &str, parts: &[Part<'_>], is_partial: bool) -> Bytes {
+fn encode(
+    type_url: &TypeUrl,
+    content: &TypeView,
+    version: &str,
+    here: &[(&String, &Entry)],
+    absent: &[&str],
+    is_partial: bool,
+) -> Shared {
     let mut message = DiscoveryResponse {
         version_info: version.to_owned(),
         type_url: type_url.as_str().to_owned(),
         control_plane: Some(identity()),
         ..DiscoveryResponse::default()
     };
-    for part in parts {
-        match part {
-            Part::Here(name, entry @ Entry { body: Body::Message(any), .. }) => {
-                message.resources.push(content.pack(name, any, entry.told_version()));
-            }
-            Part::Here(name, Entry { body: Body::Error { code, message: text }, .. }) => {
-                message.resource_errors.push(error(name, *code, text.clone()));
-            }
-            Part::Absent(name) if is_partial => message.resource_errors.push(unknown(name)),
-            Part::Absent(name) => {
-                message.resource_errors.push(error(name, Code::NotFound, "there is no such resource".to_owned()));
-            }
+    for (name, entry) in here {
+        match &entry.body {
+            Body::Message(any) => message.resources.push(content.pack(name, any, entry.told_version())),
+            Body::Error { code, message: text } => message.resource_errors.push(error(name, *code, text.clone())),
         }
     }
-    message.encode_to_vec().into()
+    message.resource_errors.extend(absent.iter().map(|name| match is_partial {
+        true => unknown(name),
+        false => error(name, Code::NotFound, "there is no such resource".to_owned()),
+    }));
+    let names = here.iter().map(|(name, _)| (*name).clone()).chain(absent.iter().map(|name| (*name).to_owned()));
+    Shared { body: message.encode_to_vec().into(), names: names.collect(), removed: Arc::default() }
 }
 
 /// Which resources of a type a client wants.
 #[derive(Debug, Default, PartialEq)]
 struct Wanted {
     all: bool,
-    names: BTreeSet<String>,
+    names: Arc<Names>,
 }
 
 impl Wanted {
@@ -500,24 +511,19 @@ impl Wanted {
         !self.all && self.names.is_empty()
     }
 
-    fn in_view<'a>(&'a self, content: &'a TypeView) -> Box<dyn Iterator<Item = (&'a String, &'a Entry)> + 'a> {
-        if self.all {
-            return Box::new(content.resources.iter());
+    /// What there is of it.
+    fn select(&self, content: &TypeView) -> Arc<Selection> {
+        match self.all {
+            true => content.selections.all(&content.resources),
+            false => content.selections.of(&self.names, &content.resources),
         }
-        Box::new(self.names.iter().filter_map(|name| content.resources.get_key_value(name)))
     }
-}
-
-#[derive(Clone, Debug)]
-struct Delivery {
-    stamp: u64,
-    rejected: bool,
 }
 
 #[derive(Debug)]
 struct LastResponse {
-    nonce: String,
-    names: Vec<String>,
+    nonce: Box<str>,
+    names: Arc<[String]>,
     /// What the client said to it, if it did.
     answer: Option<Answer>,
 }

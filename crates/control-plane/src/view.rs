@@ -9,6 +9,7 @@ use envoy_types::pb::google::protobuf::Any;
 use prost::Message;
 
 use crate::encoding::Encodings;
+use crate::names::{Selections, Stamped};
 use crate::snapshot::{Body, Snapshot, TypeContent};
 use crate::type_url::TypeUrl;
 use crate::version::Version;
@@ -61,6 +62,7 @@ impl View {
         let mut types = self.types.clone();
         for (type_url, name, entry) in replacements {
             let content = Arc::make_mut(types.entry(type_url.clone()).or_default());
+            content.errors |= entry.is_error();
             content.resources.insert(name.to_owned(), entry);
             (content.id, content.changes) = (None, Changes::default());
             content.version = content.content_version().to_string();
@@ -91,10 +93,14 @@ pub(crate) struct TypeView {
     pub(crate) id: Option<u64>,
     /// What is other than in an earlier view of the type: so that who had that one need not look at everything.
     pub(crate) changes: Changes,
+    /// Whether there are errors in the places of resources.
+    pub(crate) errors: bool,
     given_version: bool,
     wrap: bool,
     /// Responses that were made from it.
     pub(crate) encodings: Encodings,
+    /// What it has of what streams asked for.
+    pub(crate) selections: Selections,
 }
 
 /// The difference between two views of a type.
@@ -114,9 +120,11 @@ impl Default for TypeView {
             resources: BTreeMap::new(),
             id: None,
             changes: Changes::default(),
+            errors: false,
             given_version: false,
             wrap: false,
             encodings: Encodings::default(),
+            selections: Selections::default(),
         }
     }
 }
@@ -155,12 +163,13 @@ impl TypeView {
             Some(old) if !changed && old.given_version == given_version => Arc::clone(old),
             Some(old) if !changed => Arc::new(Self { given_version, ..old.as_ref().clone() }),
             _ => {
-                let encodings = Encodings::default();
+                let (encodings, selections) = (Encodings::default(), Selections::default());
                 let before = previous.into_iter().flat_map(|old| old.resources.keys());
                 names.extend(before.filter(|name| !resources.contains_key(*name)).cloned());
                 let changes = Changes { since: previous.and_then(|old| old.id), names };
-                let (id, version) = (Some(stamp), String::new());
-                let mut now = Self { version, resources, id, changes, given_version, wrap, encodings };
+                let (id, version, errors) = (Some(stamp), String::new(), resources.values().any(Entry::is_error));
+                let mut now =
+                    Self { version, resources, id, changes, errors, given_version, wrap, encodings, selections };
                 now.version = content.version.unwrap_or_else(|| now.content_version().to_string());
                 Arc::new(now)
             }
@@ -195,10 +204,20 @@ pub(crate) struct Entry {
     pub(crate) body: Body,
 }
 
+impl Stamped for Entry {
+    fn stamp(&self) -> u64 {
+        self.stamp
+    }
+}
+
 impl Entry {
     /// The version to tell.
     pub(crate) fn told_version(&self) -> String {
         self.given.as_ref().map_or_else(|| self.version.to_string(), ToString::to_string)
+    }
+
+    pub(crate) fn is_error(&self) -> bool {
+        matches!(self.body, Body::Error { .. })
     }
 
     /// About how many bytes it takes in a response.

@@ -29,7 +29,11 @@ fn a_change_sends_what_changed_and_nothing_else_p74() {
     assert_eq!(peer.response().names(), ["b"]);
     peer.set(clusters(["a"]).cluster(resources::logical_dns_cluster("b", "h:1")));
     peer.is_quiet();
-    assert_eq!(peer.stream.subscriptions[&TypeUrl::CLUSTER].look, Look::default(), "only what changed was looked at");
+    assert_eq!(
+        peer.stream.subscriptions.get(&TypeUrl::CLUSTER).unwrap().look,
+        Look::default(),
+        "only what changed was looked at"
+    );
 }
 
 #[test]
@@ -404,7 +408,7 @@ impl Peer {
         let mut bytes = Vec::new();
         response.message.write(&mut bytes);
         let message = DeltaDiscoveryResponse::decode(&*bytes).unwrap();
-        assert_eq!(response.removed, message.removed_resources);
+        assert_eq!(response.removed.to_vec(), message.removed_resources);
         assert_eq!(response.names.len(), message.resources.len() + message.resource_errors.len());
         Some(Read { type_url: response.type_url, message })
     }

@@ -10,7 +10,6 @@ use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tonic::body::Body;
 use tonic::codegen::{Service as _, http};
-use tonic::server::NamedService as _;
 use tonic::service::Routes;
 
 use crate::server::Shared;
@@ -90,10 +89,10 @@ async fn answer(
     carrier: Carrier,
     mut request: http::Request<Incoming>,
 ) -> Result<http::Response<Body>, Infallible> {
-    let Services { mut ads, mut others, .. } = services;
+    let Services { ads, mut others, .. } = services;
     request.extensions_mut().insert(carrier);
     let service = request.uri().path().trim_start_matches('/').split('/').next();
-    if service == Some(Ads::NAME) { ads.call(request).await } else { others.call(request).await }
+    if service == Some(Ads::NAME) { Ok(ads.call(request).await) } else { others.call(request).await }
 }
 
 const KEEPALIVE: Duration = Duration::from_secs(60);

@@ -1,28 +1,30 @@
 //! The gRPC service: every call becomes a stream task.
 //!
-//! Like the code that tonic generates for a service, but for the responses: they come as bytes (FB-37).
+//! Like the code that tonic generates for a service, but for the messages: responses come as bytes that streams share (FB-37),
+//! and nothing of what was sent or read is kept.
 
 use std::convert::Infallible;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, Incoming};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use tonic::Status;
 use tonic::body::Body;
-use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::codegen::{Body as HttpBody, BoxFuture, Service, StdError, http};
-use tonic::server::{Grpc, NamedService, StreamingService};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::codegen::http::{self, header::CONTENT_TYPE};
+use tonic::metadata::GRPC_CONTENT_TYPE;
 
 use crate::delta::Delta;
 use crate::encoding::Encoded;
 use crate::event::{Event, Refusal};
 use crate::protocol::Protocol;
+use crate::server::Shared;
 use crate::server::carrier::Carrier;
+use crate::server::requests::Requests;
 use crate::server::stream::{DRAINING, Opened, Stream};
-use crate::server::{MAX_REQUEST_SIZE, Shared};
 use crate::sotw::Sotw;
 
 /// The aggregated discovery service of one generation of a server.
@@ -34,11 +36,33 @@ pub(super) struct Ads {
 }
 
 impl Ads {
+    pub(super) const NAME: &str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
+
     pub(super) fn new(shared: Arc<Shared>, generation: u64, stream_alive: mpsc::Sender<()>) -> Self {
         Self { shared, generation, stream_alive }
     }
 
-    async fn stream<P: Protocol>(self, request: Request<Streaming<P::Request>>, delta: bool) -> Answer {
+    /// Answers a call of one of its methods.
+    pub(super) async fn call(self, request: http::Request<Incoming>) -> http::Response<Body> {
+        let method = request.uri().path().rsplit('/').next().unwrap_or_default();
+        let answer = match method {
+            "StreamAggregatedResources" => self.stream::<Sotw>(request, false).await,
+            "DeltaAggregatedResources" if self.shared.faults.subscribe().borrow().speaks_delta() => {
+                self.stream::<Delta>(request, true).await
+            }
+            _ => Err(Status::unimplemented(format!("there is no method {}", request.uri().path()))),
+        };
+        match answer {
+            Ok(responses) => {
+                let mut response = http::Response::new(Body::new(responses));
+                response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+                response
+            }
+            Err(status) => status.into_http(),
+        }
+    }
+
+    async fn stream<P: Protocol>(self, request: http::Request<Incoming>, delta: bool) -> Result<Responses, Status> {
         let opened = Instant::now();
         let Self { shared, generation, stream_alive } = self;
         let carrier = request.extensions().get::<Carrier>().cloned();
@@ -50,17 +74,17 @@ impl Ads {
         let id = shared.journal.next_stream();
         shared.journal.record(Event::StreamOpened { stream: id, connection: carrier.id, delta });
         // One response in the queue and one in the making: whatever changes meanwhile is part of the next.
-        let (responses, body) = mpsc::channel(1);
+        let (responses, of_task) = mpsc::channel(1);
         let (answered, first_response) = oneshot::channel();
         let late_headers = shared.faults.subscribe().borrow().late_headers;
         let context = Opened { id, delta, generation, carrier, at: opened };
         let stream = Stream::<P>::new(shared, context, responses, answered);
-        tokio::spawn(stream.run(request.into_inner(), stream_alive));
+        tokio::spawn(stream.run(Requests::new(request.into_body()), stream_alive));
         if late_headers {
             // An error is the end of the stream, which the headers may well announce.
             let _ = first_response.await;
         }
-        Ok(Response::new(Responses(body)))
+        Ok(Responses { of_task, rest: Bytes::new(), is_over: false })
     }
 }
 
@@ -73,124 +97,39 @@ async fn admit(shared: &Shared, generation: u64) -> Result<(), (Refusal, Status)
     shared.door.admit().await
 }
 
-type Answer = Result<Response<Responses>, Status>;
-
-/// The responses of a stream, as they come from its task.
-struct Responses(mpsc::Receiver<Box<Result<Encoded, Status>>>);
-
-impl tokio_stream::Stream for Responses {
-    type Item = Result<Encoded, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(cx).map(|response| response.map(|response| *response))
-    }
+/// The responses of a stream as they go over the wire: bytes that all streams share, with a few of its own before them. Nothing
+/// of a response is kept when it is sent.
+struct Responses {
+    of_task: mpsc::Receiver<Box<Result<Encoded, Status>>>,
+    /// What of the last response is still to be sent.
+    rest: Bytes,
+    is_over: bool,
 }
 
-impl NamedService for Ads {
-    const NAME: &'static str = "envoy.service.discovery.v3.AggregatedDiscoveryService";
-}
-
-impl<B> Service<http::Request<B>> for Ads
-where
-    B: HttpBody + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<Body>;
+impl HttpBody for Responses {
+    type Data = Bytes;
     type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Self::Error>;
 
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let ads = self.clone();
-        match request.uri().path() {
-            "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources" => {
-                let method = Method::<Sotw> { ads, delta: false, protocol: PhantomData };
-                Box::pin(async move { Ok(grpc().streaming(method, request).await) })
-            }
-            "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
-                if self.shared.faults.subscribe().borrow().speaks_delta() =>
-            {
-                let method = Method::<Delta> { ads, delta: true, protocol: PhantomData };
-                Box::pin(async move { Ok(grpc().streaming(method, request).await) })
-            }
-            method => {
-                let status = Status::unimplemented(format!("there is no method {method}"));
-                Box::pin(async move { Ok(status.into_http()) })
-            }
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if !self.rest.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.rest)))));
         }
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let status = match ready!(self.of_task.poll_recv(cx)).map(|response| *response) {
+            Some(Ok(response)) => {
+                let (head, rest) = response.into_frame();
+                self.rest = rest;
+                return Poll::Ready(Some(Ok(Frame::data(head))));
+            }
+            Some(Err(status)) => status,
+            None => Status::ok(""),
+        };
+        self.is_over = true;
+        let mut trailers = http::HeaderMap::new();
+        // What is no header of HTTP cannot be told, and the code is there by then.
+        let _ = status.add_header(&mut trailers);
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
     }
-}
-
-/// The method of one variant.
-struct Method<P> {
-    ads: Ads,
-    delta: bool,
-    protocol: PhantomData<P>,
-}
-
-impl<P: Protocol> StreamingService<P::Request> for Method<P> {
-    type Response = Encoded;
-    type ResponseStream = Responses;
-    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
-
-    fn call(&mut self, request: Request<Streaming<P::Request>>) -> Self::Future {
-        Box::pin(self.ads.clone().stream::<P>(request, self.delta))
-    }
-}
-
-fn grpc<T: prost::Message + Default + Send + 'static>() -> Grpc<ReadyBytes<T>> {
-    Grpc::new(ReadyBytes(PhantomData)).max_decoding_message_size(MAX_REQUEST_SIZE)
-}
-
-/// Requests as messages, responses as bytes.
-struct ReadyBytes<T>(PhantomData<T>);
-
-impl<T: prost::Message + Default + Send + 'static> Codec for ReadyBytes<T> {
-    type Encode = Encoded;
-    type Decode = T;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self(PhantomData)
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<T> Encoder for ReadyBytes<T> {
-    type Item = Encoded;
-    type Error = Status;
-
-    fn encode(&mut self, item: Encoded, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        item.write(buffer);
-        Ok(())
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        small()
-    }
-}
-
-impl<T: prost::Message + Default> Decoder for ReadyBytes<T> {
-    type Item = T;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<T>, Status> {
-        T::decode(buffer).map(Some).map_err(|error| Status::internal(format!("cannot decode the request: {error}")))
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        small()
-    }
-}
-
-/// Most streams are quiet most of the time: they keep little room for what may come.
-fn small() -> BufferSettings {
-    BufferSettings::new(512, 32 << 10)
 }

@@ -1,13 +1,13 @@
 //! The task of one ADS stream: it moves messages between the wire and the protocol, and obeys the faults.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Status};
 
 use crate::admission::{Bucket, Limits};
 use crate::encoding::Encoded;
@@ -15,6 +15,7 @@ use crate::event::{Event, SeenRequest, SentResponse, StreamId};
 use crate::faults::FaultState;
 use crate::protocol::{Protocol, ProtocolError, Response};
 use crate::server::carrier::{Carrier, Leave, Order};
+use crate::server::requests::Requests;
 use crate::server::streams::{Command, Raw, Standing};
 use crate::server::{Life, Shared};
 use crate::store::Store;
@@ -31,12 +32,12 @@ pub(super) struct Stream<P: Protocol> {
     faults: watch::Receiver<FaultState>,
     life: watch::Receiver<Life>,
     orders: watch::Receiver<Order>,
-    commands: mpsc::UnboundedReceiver<Box<Command>>,
     responses: Sender,
     /// Told when the first response is sent.
     answered: Option<oneshot::Sender<()>>,
-    /// What waits for room in `responses`: at most one of the protocol's, and whatever the operator injected.
-    staged: VecDeque<Response>,
+    /// What waits for room in `responses`: at most one of the protocol's, and whatever the operator injected. Boxed, and a
+    /// vector that gives its room back: it is empty nearly always.
+    staged: Vec<Box<Response>>,
     sent: u64,
     /// Since when something waits for room.
     stuck_since: Option<Instant>,
@@ -85,7 +86,7 @@ enum End {
 impl<P: Protocol> Stream<P> {
     pub(super) fn new(shared: Arc<Shared>, opened: Opened, responses: Sender, answered: oneshot::Sender<()>) -> Self {
         let Limits { requests_per_second, request_burst, .. } = shared.door.limits;
-        let (commands, standing) = shared.streams.open(opened.id, opened.delta, opened.carrier.peer);
+        let standing = shared.streams.open(opened.id, opened.delta, opened.carrier.peer);
         Self {
             protocol: P::new(format!("{}.", opened.id.0)),
             class: None,
@@ -93,10 +94,9 @@ impl<P: Protocol> Stream<P> {
             faults: shared.faults.subscribe(),
             life: shared.life.subscribe(),
             orders: opened.carrier.orders(),
-            commands,
             responses,
             answered: Some(answered),
-            staged: VecDeque::new(),
+            staged: Vec::new(),
             sent: 0,
             stuck_since: None,
             requests: Bucket::new(requests_per_second, request_burst, opened.at.into_std()),
@@ -109,7 +109,7 @@ impl<P: Protocol> Stream<P> {
     }
 
     /// Runs until either side ends the stream. `_alive` is dropped last.
-    pub(super) async fn run(mut self, mut requests: Streaming<P::Request>, _alive: mpsc::Sender<()>) {
+    pub(super) async fn run(mut self, mut requests: Requests<P::Request>, _alive: mpsc::Sender<()>) {
         let end = loop {
             if let Some(end) = self.step(&mut requests).await {
                 break end;
@@ -127,7 +127,7 @@ impl<P: Protocol> Stream<P> {
     }
 
     /// Waits for one thing to happen and deals with it.
-    async fn step(&mut self, requests: &mut Streaming<P::Request>) -> Option<End> {
+    async fn step(&mut self, requests: &mut Requests<P::Request>) -> Option<End> {
         if let Some(end) = self.ending() {
             return Some(end);
         }
@@ -145,7 +145,7 @@ impl<P: Protocol> Stream<P> {
             Ok(()) = self.faults.changed() => Happened::NewView,
             Ok(()) = self.life.changed() => Happened::Wakeup,
             Ok(()) = self.orders.changed() => Happened::Wakeup,
-            Some(command) = self.commands.recv() => Happened::Command(*command),
+            command = self.standing.command() => Happened::Command(command),
             () = sleep_until(next_due) => Happened::Wakeup,
             () = sleep_until(self.patience) => Happened::OutOfPatience,
             () = sleep_until(stuck_at) => Happened::Stuck,
@@ -160,8 +160,8 @@ impl<P: Protocol> Stream<P> {
             Happened::NewView => self.refresh(),
             Happened::Command(Command::Close(status)) => return Some(End::Status(status)),
             Happened::Command(Command::Send(Raw { type_url, version, message })) => {
-                let (names, removed, is_encoding) = (Vec::new(), Vec::new(), true);
-                self.staged.push_back(Response { type_url, names, removed, version, message, is_encoding });
+                let (names, removed, is_encoding) = (Arc::default(), Arc::default(), true);
+                self.staged.push(Box::new(Response { type_url, names, removed, version, message, is_encoding }));
             }
             Happened::OutOfPatience => {
                 self.patience = None;
@@ -290,7 +290,7 @@ impl<P: Protocol> Stream<P> {
         let response = self.protocol.poll_response(may_send);
         // Nothing waits for these any more: they were sent now, or the delay was lifted.
         due.retain(|_, at| *at > now);
-        self.staged.extend(response);
+        self.staged.extend(response.map(Box::new));
         for (type_url, name) in self.protocol.take_absent() {
             let node_id = self.protocol.node_id().unwrap_or_default();
             let store = self.store.borrow();
@@ -309,7 +309,13 @@ impl<P: Protocol> Stream<P> {
 
     /// Sends what was staged first; there is room for it.
     fn send(&mut self) {
-        let Some(response) = self.staged.pop_front() else { return };
+        if self.staged.is_empty() {
+            return;
+        }
+        let response = *self.staged.remove(0);
+        if self.staged.is_empty() {
+            self.staged = Vec::new();
+        }
         let Response { type_url, names, removed, version, message, is_encoding } = response;
         if is_encoding {
             self.shared.journal.count_encoding();
@@ -321,15 +327,11 @@ impl<P: Protocol> Stream<P> {
         self.standing.sent(&type_url, &version);
         // The answer to it does not count.
         self.requests.put();
-        let nonce = message.nonce.clone();
-        self.shared.journal.record(Event::ResponseSent(SentResponse {
-            stream: self.opened.id,
-            type_url,
-            names,
-            removed,
-            version,
-            nonce,
-        }));
+        let stream = self.opened.id;
+        self.shared.journal.record_response(&type_url, || {
+            let (type_url, nonce) = (type_url.clone(), message.nonce.clone());
+            SentResponse { stream, type_url, names: names.to_vec(), removed: removed.to_vec(), version, nonce }
+        });
         // It fails only if the client is gone, which the next step finds out.
         let _ = self.responses.try_send(Box::new(Ok(message)));
         self.sent += 1;

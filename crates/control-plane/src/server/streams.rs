@@ -1,16 +1,17 @@
 //! The open streams: who is at their other end, and what an operator may tell them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 use tonic::Status;
 
 use crate::encoding::Encoded;
 use crate::event::{StreamId, lock};
+use crate::few::Few;
 use crate::protocol::RequestKind;
 use crate::type_url::TypeUrl;
 
@@ -33,34 +34,20 @@ pub(super) struct Raw {
 
 /// The open streams.
 #[derive(Debug, Default)]
-pub(super) struct Streams(Mutex<BTreeMap<StreamId, Entry>>);
-
-#[derive(Debug)]
-struct Entry {
-    /// Boxed: a queue has room for many of them, and is empty for most of its life.
-    commands: mpsc::UnboundedSender<Box<Command>>,
-    standing: Arc<Standing>,
-}
+pub(super) struct Streams(Mutex<BTreeMap<StreamId, Arc<Standing>>>);
 
 impl Streams {
-    pub(super) fn open(
-        &self,
-        id: StreamId,
-        delta: bool,
-        peer: SocketAddr,
-    ) -> (mpsc::UnboundedReceiver<Box<Command>>, Arc<Standing>) {
-        let (sender, commands) = mpsc::unbounded_channel();
-        let status = ClientStatus {
-            node_id: String::new(),
-            user_agent: String::new(),
-            peer,
+    pub(super) fn open(&self, id: StreamId, delta: bool, peer: SocketAddr) -> Arc<Standing> {
+        let standing = Arc::new(Standing {
             delta,
+            peer,
             since: SystemTime::now(),
-            types: BTreeMap::new(),
-        };
-        let standing = Arc::new(Standing(Mutex::new(status)));
-        lock(&self.0).insert(id, Entry { commands: sender, standing: Arc::clone(&standing) });
-        (commands, standing)
+            said: Mutex::default(),
+            commands: Mutex::default(),
+            is_commanded: Notify::new(),
+        });
+        lock(&self.0).insert(id, Arc::clone(&standing));
+        standing
     }
 
     pub(super) fn close(&self, id: StreamId) {
@@ -69,29 +56,43 @@ impl Streams {
 
     pub(super) fn command(&self, make: impl Fn() -> Command) {
         for stream in lock(&self.0).values() {
-            // A stream that does not listen any more is about to end.
-            let _ = stream.commands.send(Box::new(make()));
+            lock(&stream.commands).push_back(make());
+            stream.is_commanded.notify_one();
         }
     }
 
     pub(super) fn clients(&self) -> Vec<ClientStatus> {
-        lock(&self.0).values().map(|entry| lock(&entry.standing.0).clone()).collect()
+        lock(&self.0).values().map(|stream| stream.status()).collect()
     }
 }
 
-/// What is known of the client of one stream.
+/// What is known of the client of one stream, and what the operator tells the stream.
 #[derive(Debug)]
-pub(super) struct Standing(Mutex<ClientStatus>);
+pub(super) struct Standing {
+    delta: bool,
+    peer: SocketAddr,
+    since: SystemTime,
+    said: Mutex<Said>,
+    commands: Mutex<VecDeque<Command>>,
+    is_commanded: Notify,
+}
+
+/// What a client said and was told.
+#[derive(Debug, Default)]
+struct Said {
+    node_id: Box<str>,
+    user_agent: Box<str>,
+    types: Few<TypeUrl, TypeStatus>,
+}
 
 impl Standing {
     /// A request came.
     pub(super) fn heard(&self, type_url: &TypeUrl, node: Option<&Node>, kind: RequestKind, error: Option<&str>) {
-        let mut status = lock(&self.0);
-        if let Some(node) = node.filter(|_| status.node_id.is_empty()) {
-            status.node_id.clone_from(&node.id);
-            status.user_agent.clone_from(&node.user_agent_name);
+        let mut said = lock(&self.said);
+        if let Some(node) = node.filter(|_| said.node_id.is_empty()) {
+            (said.node_id, said.user_agent) = (node.id.as_str().into(), node.user_agent_name.as_str().into());
         }
-        let of_type = status.types.entry(type_url.clone()).or_default();
+        let of_type = said.types.get_or_default(type_url.clone());
         match kind {
             RequestKind::Ack => {
                 of_type.acked.clone_from(&of_type.sent);
@@ -107,7 +108,29 @@ impl Standing {
 
     /// A response was sent.
     pub(super) fn sent(&self, type_url: &TypeUrl, version: &str) {
-        lock(&self.0).types.entry(type_url.clone()).or_default().sent = Some(version.into());
+        lock(&self.said).types.get_or_default(type_url.clone()).sent = Some(version.into());
+    }
+
+    /// The next thing that the operator tells the stream. Nothing is lost when this is dropped.
+    pub(super) async fn command(&self) -> Command {
+        loop {
+            if let Some(command) = lock(&self.commands).pop_front() {
+                return command;
+            }
+            self.is_commanded.notified().await;
+        }
+    }
+
+    fn status(&self) -> ClientStatus {
+        let said = lock(&self.said);
+        ClientStatus {
+            node_id: said.node_id.to_string(),
+            user_agent: said.user_agent.to_string(),
+            peer: self.peer,
+            delta: self.delta,
+            since: self.since,
+            types: said.types.iter().map(|(type_url, status)| (type_url.clone(), status.clone())).collect(),
+        }
     }
 }
 

@@ -551,7 +551,7 @@ impl From<Response> for Read {
         response.message.write(&mut bytes);
         let message = DiscoveryResponse::decode(&*bytes).unwrap();
         assert_eq!(message.version_info, response.version);
-        Self { type_url: response.type_url, names: response.names, message }
+        Self { type_url: response.type_url, names: response.names.to_vec(), message }
     }
 }
 
