@@ -1,6 +1,6 @@
 //! Runs many seeds and goes on after a violation: `seeds KIND FIRST COUNT` has a line for each that is at odds with its
-//! judge, and one for the whole. KIND is `channels`, `clients`, `histories`, `lives` or `servers`, as in `mainstay sim --of`,
-//! which ends at the first violation and shows it. A seed alone is told with all that happened in its history.
+//! judge, and one for the whole. KIND is `channels`, `clients`, `mixed`, `histories`, `lives` or `servers`, as in
+//! `mainstay sim --of`, which ends at the first violation and shows it. A seed alone is told with all that happened in its history.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -16,6 +16,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let run: fn(u64) -> Option<Violation> = match kind.as_str() {
         "channels" => |seed| swarm::run_seed(seed).err().and_then(|failure| failure.violation),
         "clients" => |seed| swarm::clients::run_seed(seed).err().and_then(|failure| failure.violation),
+        "mixed" => |seed| swarm::mixed::run_seed(seed).err().and_then(|failure| failure.violation),
         "histories" => |seed| deps::run(seed).err(),
         "lives" => |seed| policies::run(seed).err().and_then(|failure| failure.violation),
         "servers" => |seed| servers::run(seed, None).err(),

@@ -144,8 +144,8 @@ struct Address {
     is_open: bool,
     /// What the core waits for an answer to: listening, or not.
     asked: Option<bool>,
-    /// The socket could not do what it was asked for, and will be asked again.
-    failed: bool,
+    /// What the socket could not do when it was asked, and will be asked for again.
+    failed: Option<bool>,
     state: ServingState,
     published: Option<Generation>,
     generations: BTreeMap<Generation, Live>,
@@ -244,7 +244,7 @@ impl World {
             follows_xds: self.below(4) > 0,
             is_open: false,
             asked: None,
-            failed: false,
+            failed: None,
             state,
             published: None,
             generations: BTreeMap::new(),
@@ -449,7 +449,8 @@ impl World {
         let stays_open = self.defect == Some(Defect::StaysOpen);
         if let Some(address) = self.addresses.get_mut(&id) {
             address.asked = None;
-            address.failed = fails;
+            let is_wanted = !listen || address.published.is_some();
+            address.failed = (fails && is_wanted).then_some(listen);
             // A socket that stops listening is gone, whether or not another can be bound.
             address.is_open = if listen { !fails } else { stays_open && address.is_open };
         }
@@ -636,7 +637,7 @@ impl World {
             Action::Close(id) => {
                 self.note(|| format!("  > {}: close", id.0));
                 if let Some(address) = self.addresses.get_mut(&id) {
-                    (address.is_open, address.asked, address.failed, address.is_shut_down) = (false, None, false, true);
+                    (address.is_open, address.asked, address.failed, address.is_shut_down) = (false, None, None, true);
                 }
             }
             Action::Publish(id, serving) => self.publish(id, serving)?,
@@ -650,7 +651,7 @@ impl World {
         self.note(|| format!("  > {}: {}", id.0, if listen { "listen" } else { "stop listening" }));
         let Some(address) = self.addresses.get_mut(&id) else { return Ok(()) };
         Invariant::Ports.holds(address.asked.is_none(), || "the socket is asked for two things at once".to_owned())?;
-        address.asked = Some(listen);
+        (address.asked, address.failed) = (Some(listen), None);
         Ok(())
     }
 

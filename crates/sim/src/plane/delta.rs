@@ -212,16 +212,17 @@ impl Plane {
         let Some(asked) = session.asked.get(&resource_type) else { return false };
         let is_due = |(name, sent): (&Arc<str>, &Sent)| {
             let told = self.truth().resources.get(&ResourceKey { resource_type, name: name.clone() });
-            (asked.again && told.is_some()) || self.is_delta_news(asked, name, told, sent)
+            self.is_delta_news(asked, name, told, sent)
         };
         asked.names.iter().any(is_due)
     }
 
     fn is_delta_news(&self, asked: &Asked, name: &Arc<str>, told: Option<&Arc<Told>>, sent: &Sent) -> bool {
         if asked.deaf.contains(name) {
-            return false;
+            return false; // Also when it says everything again: it does not know that this was asked for.
         }
         match (told, sent) {
+            (Some(_), _) if asked.again => true,
             (Some(now), Sent::Value(sent)) => now != sent,
             (Some(_), Sent::Nothing | Sent::Absence | Sent::Claimed) => true,
             (None, Sent::Value(_) | Sent::Claimed) => true,
@@ -234,14 +235,12 @@ impl Plane {
     pub(super) fn respond_delta(&self, session: &mut Session, resource_type: ResourceType) -> Option<Response> {
         let habits = self.habits.delta;
         let mut asked = session.asked.remove(&resource_type)?;
-        let again = std::mem::take(&mut asked.again);
         let (mut resources, mut removed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
         for name in asked.names.keys().cloned().collect::<Vec<_>>() {
             let key = ResourceKey { resource_type, name: name.clone() };
             let told = self.truth().resources.get(&key);
             let Some(sent) = asked.names.get(&name) else { continue };
-            let is_due = (again && told.is_some()) || self.is_delta_news(&asked, &name, told, sent);
-            if !is_due {
+            if !self.is_delta_news(&asked, &name, told, sent) {
                 continue;
             }
             let sent = match told {
@@ -265,6 +264,7 @@ impl Plane {
                 break;
             }
         }
+        asked.again = false;
         session.nonces += 1;
         let number = if self.habits.short_nonces { session.nonces % 4 } else { session.nonces };
         asked.nonce = format!("{number}");

@@ -72,6 +72,7 @@ impl World {
             self.note(|| format!("  > {}: publish nothing", id.0));
             if let Some(address) = self.addresses.get_mut(&id) {
                 address.published = None;
+                address.failed = address.failed.filter(|listen| !listen); // Nobody wants it any more.
             }
             return Ok(());
         };
@@ -220,7 +221,7 @@ impl World {
     fn judge_port(&self, id: ListenerId, address: &Address) -> Result<(), Violation> {
         Invariant::Ports.holds(self.core.state(id) == Some(&address.state), || "another state was told".to_owned())?;
         let is_serving = address.state.is_serving();
-        let is_quiet = address.asked.is_none() && !address.failed;
+        let is_quiet = address.asked.is_none() && address.failed.is_none();
         Invariant::Ports.holds(!is_quiet || address.is_open == is_serving, || {
             format!("{}: the port is open: {}, and told is {:?}", id.0, address.is_open, address.state)
         })?;
@@ -295,9 +296,6 @@ impl World {
                 self.respond(false)?;
                 self.settle()?;
             }
-            for address in self.addresses.values_mut() {
-                address.failed = false;
-            }
             while let Some((id, listen)) = self.addresses.iter().find_map(|(id, address)| Some((*id, address.asked?))) {
                 if let Some(address) = self.addresses.get_mut(&id) {
                     address.asked = None;
@@ -309,8 +307,11 @@ impl World {
             self.now = self.now + Duration::from_secs(1);
             self.core.handle_timeout(self.now, &mut self.draw);
             self.expire();
-            // A socket that failed may be asked for anew now.
             self.settle()?;
+        }
+        for (id, address) in &self.addresses {
+            Invariant::Convergence
+                .holds(address.failed.is_none(), || format!("{}: a socket that failed is given up", id.0))?;
         }
         for (id, address) in self.addresses.iter().filter(|(_, address)| !address.is_shut_down) {
             let key = ResourceKey { resource_type: ResourceType::Listener, name: address.name.clone() };

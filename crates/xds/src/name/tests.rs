@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{AuthorityKey, NameError, ResourceKey};
+use super::{AuthorityKey, NameError, ResourceKey, is_glob};
 use crate::resource::ResourceType;
 
 #[test]
@@ -111,6 +111,28 @@ fn context_parameters_of_the_reserved_space_are_carried() {
     assert_eq!(parse(&name).unwrap().0, name);
 }
 
+/// A server reads the canonical form, in which a star has no percent-encoding: what is no glob in one spelling must not be
+/// sent as one.
+#[test]
+fn an_encoded_star_is_the_glob_that_servers_are_sent_p90() {
+    let kind = ResourceType::EndpointCollection;
+    for (id, glob) in [
+        ("x/*", true),
+        ("x/%2A", true),
+        ("x/%2a?zone=1", true),
+        ("%2A#y", true),
+        ("x/%2Ay", false),
+        ("x%2F%2A", false),
+        ("x/%252A", false),
+        ("x?y=/%2A", false),
+        ("x#/%2A", false),
+    ] {
+        let name = format!("xdstp://a/{}/{id}", kind.message_name());
+        let (key, _) = ResourceKey::parse(kind, &name, true).unwrap();
+        assert_eq!([is_glob(&name), is_glob(&key.name)], [glob; 2], "{name} is sent as {}", key.name);
+    }
+}
+
 // === Properties ===
 
 proptest! {
@@ -119,6 +141,7 @@ proptest! {
         // P-84: the canonical form of a canonical form is itself.
         for resource_type in ResourceType::ALL {
             if let Ok((key, authority)) = ResourceKey::parse(resource_type, &name, true) {
+                prop_assert_eq!(is_glob(&name), is_glob(&key.name)); // P-90: whatever its spelling.
                 let again = ResourceKey::parse(resource_type, &key.name, true);
                 prop_assert_eq!(again, Ok((key, authority)));
             }
@@ -137,8 +160,9 @@ fn any_name() -> impl Strategy<Value = String> {
 
 /// A part of a name made of all that means something in one.
 pub(crate) fn any_part() -> impl Strategy<Value = String> {
-    const TOKENS: [&str; 17] =
-        ["a", "b", "/", "?", "&", "=", "#", ":", "[", " ", "\u{e9}", "%2f", "%3D", "%61", "%20", "%ff", "%"];
+    const TOKENS: [&str; 19] = [
+        "a", "b", "/", "?", "&", "=", "#", ":", "[", " ", "\u{e9}", "%2f", "%3D", "%61", "%20", "%ff", "%", "*", "%2A",
+    ];
     prop::collection::vec(prop::sample::select(&TOKENS[..]), 0..10).prop_map(|tokens| tokens.concat())
 }
 

@@ -402,6 +402,39 @@ fn what_is_not_subscribed_any_more_is_not_deleted_by_a_response_that_leaves_it_o
     );
 }
 
+/// Nor is such a deletion told as one that was ignored (A53): what is left out still comes from a, which is not told yet.
+#[test]
+fn what_is_not_subscribed_any_more_is_not_a_deletion_that_is_ignored() {
+    let old_rules = Setup::new(&["a", "b"]).guards(|guards| guards.data_error_handling = false);
+    old_rules.features(|features| features.ignore_resource_deletion = true).show_reports().start().run_filtered(
+        &["Acked", "Deletion", "active", "b>"],
+        "
+        watch LDS l & watch LDS m
+          active a
+        up a
+        a< LDS 1 A: l:=r m:=r
+          Acked a Listener 1 2
+        watch CDS c
+        lose a
+        refuse a
+          active b
+        up b
+          b> LDS - -: l m +node
+          b> CDS - -: c
+        wait 1 s
+        up a
+        block a
+        watch EDS e
+          b> EDS - -: e
+        unwatch w1
+          b> LDS - -: l
+        b< LDS 1 A: l:=s
+          Acked b Listener 1 1
+          b> LDS 1 A: l
+        ",
+    );
+}
+
 #[test]
 fn what_a_server_said_while_nobody_watched_is_heard_by_the_next_watcher() {
     Setup::new(&["a"]).features(|features| features.fail_on_data_errors = true).talk(
