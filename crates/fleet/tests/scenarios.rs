@@ -46,14 +46,14 @@ fn who_lacks_nothing_leaves_the_fallback_alone_sc1() {
 }
 
 #[test]
-fn who_is_caught_in_an_update_is_served_by_the_fallback_in_time_e3() {
+fn who_is_caught_in_an_update_is_served_by_the_fallback_in_time() {
     let report = run(&plan("F4"));
     assert_eq!((report.updated.count, report.planes[1].met_by), (CLIENTS as usize, CLIENTS));
     assert!(report.updated.max <= Duration::from_secs(3), "{:?}", report.updated);
 }
 
 #[test]
-fn with_files_a_start_in_an_outage_takes_milliseconds_e4() {
+fn with_files_a_start_in_an_outage_takes_milliseconds() {
     let report = run(&plan("F5L"));
     assert!(report.configured.max <= Duration::from_millis(50), "{:?}", report.configured);
     assert_eq!(report.planes[0].met_by, CLIENTS, "and all move to the control plane when it is back");
