@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+pub mod breaking;
 pub mod modules;
 pub mod packages;
 pub mod public_api;
