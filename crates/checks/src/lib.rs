@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 pub mod book;
+pub mod breaking;
 pub mod modules;
 pub mod packages;
 pub mod public_api;
