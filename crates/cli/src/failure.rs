@@ -3,10 +3,7 @@
 use std::{error::Error as _, fmt, io, process::ExitCode};
 
 use anstyle::{AnsiColor, Style};
-use serde_json::json;
 use tonic::Status;
-
-use crate::logging::{self, LogFormat};
 
 /// The end of a command that did not do what was asked.
 #[derive(Debug)]
@@ -66,17 +63,18 @@ impl Failure {
         self
     }
 
-    /// Tells the user, and gives the exit code.
-    pub(crate) fn report(&self, format: LogFormat) -> ExitCode {
-        match (self.kind, format) {
-            (Kind::BrokenPipe, _) => {}
-            (_, LogFormat::Text) => anstream::eprintln!("{self}"),
-            // As the other lines on standard error, for those who collect them.
-            (_, LogFormat::Json) => {
-                let Self { what, tip, .. } = self;
-                eprintln!("{}", logging::object("ERROR", &json!({ "message": what, "tip": tip })));
-            }
-        }
+    /// What the user can do, if anything.
+    pub(crate) fn advice(&self) -> Option<&str> {
+        self.tip.as_deref()
+    }
+
+    /// Whether nobody reads any more what is written, so that there is nobody to tell.
+    pub(crate) fn is_unheard(&self) -> bool {
+        matches!(self.kind, Kind::BrokenPipe)
+    }
+
+    /// What the process ends with.
+    pub(crate) fn exit_code(&self) -> ExitCode {
         match self.kind {
             Kind::BrokenPipe => ExitCode::SUCCESS,
             Kind::Failed => ExitCode::from(1),

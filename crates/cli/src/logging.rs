@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, IsTerminal as _},
+    process::ExitCode,
     time::SystemTime,
 };
 
@@ -43,6 +44,19 @@ impl LogFormat {
     }
 }
 
+/// Tells the user what ended the command, as the other lines on standard error are written: those are collected by somebody.
+pub(crate) fn report(failure: &Failure, format: LogFormat) -> ExitCode {
+    match format {
+        _ if failure.is_unheard() => {}
+        LogFormat::Text => anstream::eprintln!("{failure}"),
+        LogFormat::Json => {
+            let fields = json!({ "message": failure.what(), "tip": failure.advice() });
+            eprintln!("{}", object("ERROR", &fields));
+        }
+    }
+    failure.exit_code()
+}
+
 /// The lines of a command that runs until it is ended.
 pub(crate) struct EventLog {
     output: Output,
@@ -76,7 +90,7 @@ impl EventLog {
 }
 
 /// One line of the log, as `tracing` writes its own.
-pub(crate) fn object(level: &str, fields: &Value) -> Value {
+fn object(level: &str, fields: &Value) -> Value {
     let mut object = json!({ "timestamp": now(), "level": level });
     if let (Value::Object(object), Value::Object(fields)) = (&mut object, fields) {
         object.extend(

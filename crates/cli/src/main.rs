@@ -59,7 +59,7 @@ fn main() -> ExitCode {
             let format = cli.log_format();
             match cli.run() {
                 Ok(()) => ExitCode::SUCCESS,
-                Err(failure) => failure.report(format),
+                Err(failure) => logging::report(&failure, format),
             }
         }
         Err(parse) => {

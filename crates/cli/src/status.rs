@@ -7,7 +7,7 @@ use clap::Args;
 use crate::{
     failure::Failure,
     fleet::{self, Row, age, or_dash},
-    logging::LogFormat,
+    logging::{self, LogFormat},
     output::Output,
     progress,
     signals::Signals,
@@ -77,7 +77,7 @@ pub(crate) async fn run(flags: Flags, mut signals: Signals, mut output: Output) 
     match failures.next_back() {
         None => Ok(()),
         Some(last) => {
-            failures.for_each(|failure| _ = failure.report(LogFormat::Text));
+            failures.for_each(|failure| _ = logging::report(&failure, LogFormat::Text));
             Err(last)
         }
     }

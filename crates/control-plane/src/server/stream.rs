@@ -35,9 +35,9 @@ pub(super) struct Stream<P: Protocol> {
     responses: Sender,
     /// Told when the first response is sent.
     answered: Option<oneshot::Sender<()>>,
-    /// What waits for room in `responses`: at most one of the protocol's, and whatever the operator injected. Boxed, and a
+    /// What waits for room in `responses`: at most one of the protocol's, and whatever the operator injected. A
     /// vector that gives its room back: it is empty nearly always.
-    staged: Vec<Box<Response>>,
+    staged: Vec<Response>,
     sent: u64,
     /// Since when something waits for room.
     stuck_since: Option<Instant>,
@@ -161,7 +161,7 @@ impl<P: Protocol> Stream<P> {
             Happened::Command(Command::Close(status)) => return Some(End::Status(status)),
             Happened::Command(Command::Send(Raw { type_url, version, message })) => {
                 let (names, removed, is_encoding) = (Arc::default(), Arc::default(), true);
-                self.staged.push(Box::new(Response { type_url, names, removed, version, message, is_encoding }));
+                self.staged.push(Response { type_url, names, removed, version, message, is_encoding });
             }
             Happened::OutOfPatience => {
                 self.patience = None;
@@ -290,7 +290,7 @@ impl<P: Protocol> Stream<P> {
         let response = self.protocol.poll_response(may_send);
         // Nothing waits for these any more: they were sent now, or the delay was lifted.
         due.retain(|_, at| *at > now);
-        self.staged.extend(response.map(Box::new));
+        self.staged.extend(response);
         for (type_url, name) in self.protocol.take_absent() {
             let node_id = self.protocol.node_id().unwrap_or_default();
             let store = self.store.borrow();
@@ -312,7 +312,7 @@ impl<P: Protocol> Stream<P> {
         if self.staged.is_empty() {
             return;
         }
-        let response = *self.staged.remove(0);
+        let response = self.staged.remove(0);
         if self.staged.is_empty() {
             self.staged = Vec::new();
         }
