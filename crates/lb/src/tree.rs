@@ -14,7 +14,7 @@ use mainstay_xds::shared::{Difference, SharedMap};
 
 use crate::helper::{Context, Helper};
 use crate::owner::{Owner, Wake};
-use crate::picker::Picker;
+use crate::picker::{Parts, Picker, count};
 use crate::policy::cds::{Cds, CdsConfig};
 use crate::policy::{Cx, Event, What};
 use crate::pool::{Handles, Pool};
@@ -180,7 +180,8 @@ impl<S: Subchannel> Tree<S> {
         for number in std::mem::take(&mut self.touched) {
             let Some(node) = self.clusters.get(&number) else { continue };
             let Some(published) = self.pickers.get_mut(&node.name) else { continue };
-            let picker = node.cds.picker(&self.pool, &self.handles);
+            let parts = Parts { pool: &self.pool, handles: &self.handles, before: Some(&published.picker) };
+            let picker = node.cds.picker(parts);
             if *published.picker != picker {
                 published.picker = Arc::new(picker);
                 replaced.push((&node.name, Arc::clone(&published.picker)));
@@ -370,6 +371,7 @@ impl<S: Subchannel> Tree<S> {
             (Config::Works { .. }, Some(before)) => (&before.routes, before.default_limit),
             (Config::Works { config, routes }, None) => (routes, default_limit(config)),
         };
+        count(self.pickers.len());
         // Both lists are in order, and every cluster that a route names has a picker.
         let (mut pickers, mut others) = (Vec::with_capacity(routes.clusters().len()), SharedMap::new());
         for (name, Numbered { picker, .. }) in &self.pickers {
