@@ -101,6 +101,7 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
                     // What is put in in order fills its chunks; else there is room in both halves.
                     let from = if at == CHUNK { CHUNK } else { CHUNK / 2 };
                     let rest = entries.split_off(from);
+                    entries.shrink_to_fit(); // It may stay as it is for long.
                     self.chunks.insert(chunk + 1, Arc::new(rest));
                 }
                 None
