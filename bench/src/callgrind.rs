@@ -13,8 +13,18 @@ pub(crate) fn is_there() -> bool {
 
 /// The instructions that `program` executes when run with `args`.
 pub(crate) fn instructions(program: &Path, args: &[String]) -> Result<u64> {
+    count(program, args, &[])
+}
+
+/// The same, but only those of functions whose names match `function`, and of what they call.
+pub(crate) fn instructions_within(program: &Path, args: &[String], function: &str) -> Result<u64> {
+    count(program, args, &[format!("--toggle-collect={function}")])
+}
+
+fn count(program: &Path, args: &[String], settings: &[String]) -> Result<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .args(settings)
         .arg(program)
         .args(args)
         .output()?;

@@ -9,9 +9,10 @@ use envoy_types::pb::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Resource,
 };
 use envoy_types::pb::google::protobuf::Any;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use mainstay_lb::{
-    Action, ChannelCore, Connectivity, Context, Counter, Helper, Input, Snapshot, Subchannel, SubchannelId,
-    SubchannelSpec,
+    Action, ChannelCore, Connectivity, Context, Counter, Decision, Helper, Input, Rpc, Snapshot, Subchannel,
+    SubchannelId, SubchannelSpec,
 };
 use mainstay_xds::bootstrap::{AuthorityOptions, Bootstrap, DeltaMode, ServerConfig, ServerFeatures};
 use mainstay_xds::client::{ClientSettings, Event, StreamId};
@@ -21,6 +22,7 @@ use mainstay_xds::{Choose, Time};
 use prost::Message;
 
 use crate::Result;
+use crate::policy::USER;
 use crate::servers::TARGET;
 
 /// A channel core with a control plane that answers each first request from memory.
@@ -34,6 +36,8 @@ pub(crate) struct Core {
     now: Time,
     is_delta: bool,
     pub(crate) snapshot: Option<Arc<Snapshot<Handle>>>,
+    /// Connections, in the order in which they were made.
+    connected: Vec<SubchannelId>,
     /// How many snapshots there were.
     pub(crate) published: usize,
 }
@@ -81,6 +85,7 @@ impl Core {
             now: Time::ZERO,
             is_delta: delta != DeltaMode::Off,
             snapshot: None,
+            connected: Vec::new(),
             published: 0,
         };
         core.settle();
@@ -108,9 +113,54 @@ impl Core {
             for id in std::mem::take(&mut self.shell.to_connect) {
                 self.handle(Input::Connectivity(id, Connectivity::Connecting));
                 self.handle(Input::Connectivity(id, Connectivity::Ready));
+                self.connected.push(id);
             }
             self.settle();
         }
+    }
+
+    /// The same, and RPCs see each of them before the next one is made.
+    pub(crate) fn connect_each(&mut self) {
+        while !self.shell.to_connect.is_empty() {
+            for id in std::mem::take(&mut self.shell.to_connect) {
+                self.see(id, Connectivity::Connecting);
+                self.see(id, Connectivity::Ready);
+                self.connected.push(id);
+            }
+        }
+    }
+
+    /// Loses a connection that was made.
+    pub(crate) fn lose(&mut self, index: usize) {
+        self.see(self.nth(index), Connectivity::Idle);
+    }
+
+    /// Makes a lost connection again.
+    pub(crate) fn bring_back(&mut self, index: usize) {
+        self.see(self.nth(index), Connectivity::Connecting);
+        self.see(self.nth(index), Connectivity::Ready);
+    }
+
+    fn nth(&self, index: usize) -> SubchannelId {
+        self.connected[index % self.connected.len()]
+    }
+
+    fn see(&mut self, id: SubchannelId, state: Connectivity) {
+        self.handle(Input::Connectivity(id, state));
+        self.settle();
+    }
+
+    /// Has so many RPCs of different users wake what they need.
+    pub(crate) fn wake(&mut self, rpcs: usize) {
+        let Some(snapshot) = self.snapshot.clone() else { return };
+        for user in 0..rpcs {
+            let headers = HeaderMap::from_iter([(HeaderName::from_static(USER), HeaderValue::from(user))]);
+            let rpc = Rpc { path: "/service/method", headers: &headers };
+            if let Decision::Wait(_, Some(wake)) = snapshot.decide(rpc, &mut Random) {
+                self.handle(Input::Wake(wake));
+            }
+        }
+        self.settle();
     }
 
     fn handle(&mut self, input: Input) {

@@ -15,6 +15,7 @@ mod callgrind;
 mod candidates;
 mod core;
 mod fallback;
+mod growth;
 mod ingest;
 mod memory;
 mod plot;
@@ -51,6 +52,8 @@ enum Command {
     Authz(Options),
     /// Cost of taking in an update, against bare decoding of the same bytes; and of a change in each variant of ADS.
     Ingest(ingest::IngestOptions),
+    /// What one change costs among 10 to 10,000 things, in instructions: takes valgrind.
+    Growth(growth::GrowthOptions),
     /// Memory per endpoint, cluster and idle target.
     Memory(Options),
     /// Time to the first RPC while the first xDS server refuses, dies or keeps silent.
@@ -64,6 +67,9 @@ enum Command {
     /// Streams to a control plane, until standard input ends.
     #[command(hide = true)]
     Streams(wires::StreamsArgs),
+    /// One change, to be counted by callgrind.
+    #[command(hide = true)]
+    Grow(growth::GrowArgs),
     /// Some calls through one candidate, to be counted by callgrind.
     #[command(hide = true)]
     Client(rpc::ClientArgs),
@@ -123,11 +129,16 @@ fn run(command: Command) -> Result<()> {
             options.common.make_room()?;
             ingest::measure(options)?.publish(&options.common)
         }
+        Command::Growth(options) => {
+            options.common.make_room()?;
+            growth::measure(options)?.publish(&options.common)
+        }
         Command::Memory(options) => measure(options, memory::measure),
         Command::Fallback(options) => measure(options, fallback::measure),
         Command::Servers => servers::run(),
         Command::Idle(args) => memory::run_idle(args),
         Command::Streams(args) => wires::run_streams(args),
+        Command::Grow(args) => growth::run(args),
         Command::Client(args) => rpc::run_client(args),
         Command::PolicyClient(args) => policies::run_client(args),
     }

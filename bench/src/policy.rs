@@ -79,20 +79,25 @@ impl Policy {
     }
 
     fn listener(self) -> Listener {
+        self.listener_of(self.name())
+    }
+
+    /// The Listener of a target with another name.
+    pub(crate) fn listener_of(self, target: &str) -> Listener {
         let mut routes = resources::route(self.name(), self.name());
         if let (Self::RingHash, Some(Action::Route(action))) = (self, &mut routes.virtual_hosts[0].routes[0].action) {
             let header = Header { header_name: USER.into(), ..Default::default() };
             let by_header = HashPolicy { policy_specifier: Some(PolicySpecifier::Header(header)), terminal: false };
             action.hash_policy.push(by_header);
         }
-        let listener = resources::listener(self.name(), routes);
+        let listener = resources::listener(target, routes);
         match self {
             Self::OverrideHost => resources::with_filter(listener, "session", pack_any(session())),
             _ => listener,
         }
     }
 
-    fn cluster(self) -> Cluster {
+    pub(crate) fn cluster(self) -> Cluster {
         let cluster = resources::eds_cluster(self.name());
         let by = |policy| Cluster { load_balancing_policy: Some(policy), ..cluster.clone() };
         match self {

@@ -15,6 +15,7 @@ use crate::calls::CallCounter;
 use crate::draws::Draws;
 use crate::endpoint::Address;
 use crate::owner::Wake;
+use crate::pool::{Handles, Pool};
 use crate::request_hash::{HashSteps, random_hash};
 use crate::session::{Session, SessionPick};
 use crate::subchannel::Subchannel;
@@ -23,11 +24,15 @@ use crate::trace::{Candidate, Draw, Recorder, Step};
 mod least_request;
 mod override_host;
 mod ring;
+mod runs;
 mod stride;
 
 pub(crate) use least_request::LeastRequestPicker;
 pub(crate) use override_host::{HostState, OverridePicker, SessionHost, Used};
 pub(crate) use ring::{Ring, RingPicker, Spot};
+#[cfg(test)]
+pub(crate) use runs::entries_made;
+pub(crate) use runs::{MadeOf, RUN, Runs, count};
 pub(crate) use stride::{Reporting, StridePicker};
 
 /// What becomes of RPCs at some point of the tree. Texts are whole sentences only at the top.
@@ -57,6 +62,15 @@ pub(crate) enum Picker<S> {
     Cluster(Box<ClusterPicker<S>>),
 }
 
+/// What a picker is made of.
+#[derive(Debug)]
+pub(crate) struct Parts<'a, S> {
+    pub(crate) pool: &'a Pool,
+    pub(crate) handles: &'a Handles<S>,
+    /// The last picker that was made at the same point of the tree, if there was one: what did not change is shared with it.
+    pub(crate) before: Option<&'a Picker<S>>,
+}
+
 /// A connection that was ready when the picker was made.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ready<S> {
@@ -70,7 +84,7 @@ pub(crate) struct Ready<S> {
 /// Connections in turn.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct InTurn<S> {
-    ready: Box<[Ready<S>]>,
+    ready: Runs<Ready<S>>,
     next: Position,
 }
 
@@ -282,21 +296,42 @@ impl<S: Subchannel> Picker<S> {
     }
 }
 
+impl<'a, S> Parts<'a, S> {
+    /// For what is below: `of` finds the picker of that in the one before.
+    pub(crate) fn below(self, of: impl FnOnce(&'a Picker<S>) -> Option<&'a Picker<S>>) -> Self {
+        Self { before: self.before.and_then(of), ..self }
+    }
+}
+
+impl<S> Clone for Parts<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Parts<'_, S> {}
+
 impl<S: Subchannel> InTurn<S> {
-    pub(crate) fn new(ready: Box<[Ready<S>]>, start: u32) -> Self {
+    pub(crate) fn new(ready: Runs<Ready<S>>, start: u32) -> Self {
         Self { ready, next: Position::at(start as usize) }
     }
 
+    /// For the next picker.
+    pub(crate) fn ready(&self) -> &Runs<Ready<S>> {
+        &self.ready
+    }
+
     fn pick(&self, recorder: impl Recorder) -> Pick<'_, S> {
-        if self.ready.is_empty() {
+        let count = self.ready.len();
+        if count == 0 {
             return Pick::lost();
         }
-        recorder.record(|| Step::endpoints("round_robin", &self.ready));
-        let start = self.next.0.fetch_add(1, Ordering::Relaxed) % self.ready.len();
-        let (before, after) = self.ready.split_at(start);
-        let mut from_start = after.iter().chain(before);
-        from_start
-            .find(|ready| ready.subchannel.is_ready())
+        recorder.record(|| Step::endpoints("round_robin", self.ready.iter()));
+        let start = self.next.0.fetch_add(1, Ordering::Relaxed) % count;
+        // Mostly it is there.
+        let first = self.ready.get(start).filter(|ready| ready.subchannel.is_ready());
+        first
+            .or_else(|| self.ready.from(start).find(|ready| ready.subchannel.is_ready()))
             .map_or_else(Pick::lost, |ready| Pick::Send(ready, CallTracker::default()))
     }
 }
@@ -309,6 +344,11 @@ impl<S: Subchannel> Weighted<S> {
             (sum, picker)
         };
         Self { entries: pickers.into_iter().map(add).collect() }
+    }
+
+    /// The picker at an index, for the next one.
+    pub(crate) fn picker(&self, index: usize) -> Option<&Picker<S>> {
+        self.entries.get(index).map(|(_, picker)| picker)
     }
 
     fn pick<R: Recorder>(&self, args: &mut PickArgs<'_, R>) -> Pick<'_, S> {

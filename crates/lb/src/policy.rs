@@ -27,8 +27,8 @@ use crate::breaker::Counter;
 use crate::endpoint::{Address, PriorityConfig};
 use crate::helper::Observation;
 use crate::owner::Owner;
-use crate::picker::Picker;
-use crate::pool::{Handles, Pool};
+use crate::picker::{Parts, Picker};
+use crate::pool::Pool;
 use crate::subchannel::{State, Subchannel, SubchannelId};
 use crate::timers::{TimerKind, Timers};
 use outlier_detection::Health;
@@ -128,7 +128,7 @@ pub(crate) trait Policy: Clone + fmt::Debug + Eq + Hash + Sized {
     fn state(&self) -> State;
 
     /// What becomes of RPCs now.
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S>;
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S>;
 }
 
 /// What a leaf cluster works on.

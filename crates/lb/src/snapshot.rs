@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use mainstay_xds::resource::route::{ForwardAction, RetryPolicy, RouteAction};
+use mainstay_xds::shared::{SharedList, SharedMap};
 use mainstay_xds::{Choose, Code};
 
 use crate::call_tracker::CallTracker;
@@ -25,7 +26,7 @@ pub struct Snapshot<S: Subchannel> {
 }
 
 /// What a snapshot holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Content<S> {
     /// No configuration yet (L-30).
     Nothing,
@@ -36,7 +37,7 @@ pub(crate) enum Content<S> {
 }
 
 /// A configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Works<S> {
     pub(crate) routes: Arc<RouteTable>,
     /// Time limit of routes without one.
@@ -44,9 +45,9 @@ pub(crate) struct Works<S> {
     /// The number that stands for this channel in request hashes (L-42).
     pub(crate) channel_id: u64,
     /// One per cluster of the routes, in the same order.
-    pub(crate) pickers: Vec<Arc<Picker<S>>>,
-    /// Clusters that no route names, by name in order.
-    pub(crate) others: Vec<(Arc<str>, Arc<Picker<S>>)>,
+    pub(crate) pickers: SharedList<Arc<Picker<S>>>,
+    /// Clusters that no route names.
+    pub(crate) others: SharedMap<Arc<str>, Arc<Picker<S>>>,
 }
 
 /// What an RPC that was not sent, or may be sent again, keeps for the next snapshot: the choice of the cluster stands,
@@ -169,10 +170,13 @@ impl<S: Subchannel> Snapshot<S> {
         match &self.content {
             Content::Nothing => Outlook::Wait,
             Content::Broken(_) => Outlook::Fail,
-            Content::Works(works) => {
-                let others = works.others.iter().map(|(_, picker)| picker);
-                works.pickers.iter().chain(others).map(|picker| picker.outlook()).max().unwrap_or(Outlook::Fail)
-            }
+            Content::Works(works) => works
+                .pickers
+                .iter()
+                .chain(works.others.values())
+                .map(|picker| picker.outlook())
+                .max()
+                .unwrap_or(Outlook::Fail),
         }
     }
 
@@ -280,8 +284,15 @@ impl<S: Subchannel> Works<S> {
         if let Some(index) = self.routes.index_of(name) {
             return Some((self.routes.clusters().get(index)?, self.pickers.get(index)?));
         }
-        let index = self.others.binary_search_by(|(cluster, _)| (**cluster).cmp(name)).ok()?;
-        self.others.get(index).map(|(cluster, picker)| (cluster, &**picker))
+        self.others.get_key_value(name).map(|(cluster, picker)| (cluster, &**picker))
+    }
+
+    /// Puts another picker in place of the one that a cluster has.
+    pub(crate) fn replace(&mut self, name: &Arc<str>, picker: Arc<Picker<S>>) {
+        match self.routes.index_of(name).and_then(|index| self.pickers.get_mut(index)) {
+            Some(before) => *before = picker,
+            None => drop(self.others.insert(Arc::clone(name), picker)),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod cluster_manager;
 mod decisions;
 mod distribution;
 mod graceful_switch;
+mod growth;
 mod handover;
 mod identity;
 mod least_request;

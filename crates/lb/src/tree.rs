@@ -1,6 +1,5 @@
 //! The tree of policies of a channel.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::Hash;
@@ -11,10 +10,11 @@ use mainstay_xds::Time;
 use mainstay_xds::deps::{ClusterChildren, ClusterResult, ConfigError, XdsConfig};
 use mainstay_xds::lrs::LoadStore;
 use mainstay_xds::resource::cluster::ClusterKind;
+use mainstay_xds::shared::{Difference, SharedMap};
 
 use crate::helper::{Context, Helper};
 use crate::owner::{Owner, Wake};
-use crate::picker::Picker;
+use crate::picker::{Parts, Picker, count};
 use crate::policy::cds::{Cds, CdsConfig};
 use crate::policy::{Cx, Event, What};
 use crate::pool::{Handles, Pool};
@@ -34,6 +34,10 @@ pub struct Tree<S: Subchannel> {
     /// By number; a number is never used twice.
     clusters: Nodes,
     pickers: BTreeMap<Arc<str>, Numbered<S>>,
+    /// Those of the clusters that are aggregates: they depend on others.
+    aggregates: BTreeSet<Arc<str>>,
+    /// What lives inside an aggregate of the configuration.
+    below: Arc<BTreeSet<Arc<str>>>,
     last_cluster: u32,
     last_policy: u64,
     pool: Pool,
@@ -44,6 +48,8 @@ pub struct Tree<S: Subchannel> {
     touched: BTreeSet<u32>,
     /// Whether anything but pickers changed since the last snapshot.
     changed: bool,
+    /// The last snapshot, of which the next one mostly is a part.
+    content: Content<S>,
     /// What RPCs still go by, if that is not the configuration.
     warming: Option<Warming>,
     warm_bound: Option<Duration>,
@@ -67,7 +73,7 @@ enum Config {
 type Nodes = BTreeMap<u32, Box<Node>>;
 
 /// The clusters of a configuration.
-type Clusters = BTreeMap<Arc<str>, ClusterResult>;
+type Clusters = SharedMap<Arc<str>, ClusterResult>;
 
 /// A cluster that RPCs may be routed to, or that is subscribed to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -90,6 +96,8 @@ impl<S: Subchannel> Tree<S> {
             config: Config::Nothing,
             clusters: BTreeMap::new(),
             pickers: BTreeMap::new(),
+            aggregates: BTreeSet::new(),
+            below: Arc::default(),
             last_cluster: 0,
             last_policy: 0,
             pool: Pool::default(),
@@ -98,6 +106,7 @@ impl<S: Subchannel> Tree<S> {
             loads: LoadStore::default(),
             touched: BTreeSet::new(),
             changed: false,
+            content: Content::Nothing,
             warming: None,
             warm_bound: Some(warm::BOUND),
             security: XdsSecurity::Ignore,
@@ -167,16 +176,26 @@ impl<S: Subchannel> Tree<S> {
 
     /// The newest snapshot, if it changed since the last call.
     pub fn poll_snapshot(&mut self) -> Option<Arc<Snapshot<S>>> {
+        let mut replaced = Vec::new();
         for number in std::mem::take(&mut self.touched) {
             let Some(node) = self.clusters.get(&number) else { continue };
             let Some(published) = self.pickers.get_mut(&node.name) else { continue };
-            let picker = node.cds.picker(&self.pool, &self.handles);
+            let parts = Parts { pool: &self.pool, handles: &self.handles, before: Some(&published.picker) };
+            let picker = node.cds.picker(parts);
             if *published.picker != picker {
                 published.picker = Arc::new(picker);
-                self.changed = true;
+                replaced.push((&node.name, Arc::clone(&published.picker)));
             }
         }
-        std::mem::take(&mut self.changed).then(|| Arc::new(Snapshot { content: self.content() }))
+        match &mut self.content {
+            _ if std::mem::take(&mut self.changed) => self.content = self.make_content(),
+            // The clusters are the same: they come and go with a change.
+            Content::Works(works) if !replaced.is_empty() => {
+                replaced.into_iter().for_each(|(name, picker)| works.replace(name, picker));
+            }
+            Content::Works(_) | Content::Nothing | Content::Broken(_) => return None,
+        }
+        Some(Arc::new(Snapshot { content: self.content.clone() }))
     }
 
     /// The clusters of the routes that RPCs go by and of those that wait to be warm, if that changed since the last call.
@@ -219,11 +238,11 @@ impl<S: Subchannel> Tree<S> {
         };
         let concerned = match concerned {
             Some(mut changed) => {
-                let aggregates = self.clusters.values().filter(|node| node.cds.is_aggregate());
-                changed.extend(aggregates.map(|node| Arc::clone(&node.name)));
+                changed.extend(self.aggregates.iter().cloned());
                 changed
             }
             None => {
+                self.below = Arc::new(below_aggregates(&config));
                 let known = self.pickers.keys().chain(config.clusters.keys());
                 known.chain(routes.clusters()).cloned().collect()
             }
@@ -232,7 +251,7 @@ impl<S: Subchannel> Tree<S> {
             self.channel_id = Some(random_hash(cx.choose));
         }
         let before = self.take_kept();
-        let below = below_aggregates(&config);
+        let below = Arc::clone(&self.below);
         for name in concerned {
             let wanted = is_wanted(&name, &config, &routes, &below);
             let serves = before.as_ref().is_some_and(|before| before.routes.names(&name));
@@ -276,6 +295,7 @@ impl<S: Subchannel> Tree<S> {
         self.pickers.insert(Arc::clone(name), Numbered { number, picker });
         self.touched.insert(number);
         self.changed = true;
+        self.note_kind(number);
     }
 
     fn update_cluster<H: Helper<Subchannel = S>>(&mut self, cx: &mut Context<'_, H>, number: u32, config: CdsConfig) {
@@ -284,6 +304,16 @@ impl<S: Subchannel> Tree<S> {
         };
         if self.with_cx(cx, number, update) {
             self.touched.insert(number);
+            self.note_kind(number);
+        }
+    }
+
+    /// A cluster may be an aggregate now, or none any more.
+    fn note_kind(&mut self, number: u32) {
+        let Some(node) = self.clusters.get(&number) else { return };
+        match node.cds.is_aggregate() {
+            true => _ = self.aggregates.insert(Arc::clone(&node.name)),
+            false => _ = self.aggregates.remove(&node.name),
         }
     }
 
@@ -292,6 +322,7 @@ impl<S: Subchannel> Tree<S> {
             && let Some(mut node) = self.clusters.remove(&number)
         {
             self.with_cx(cx, number, |cx, _| node.cds.shut_down(cx));
+            self.aggregates.remove(name);
             self.changed = true;
         }
     }
@@ -333,23 +364,24 @@ impl<S: Subchannel> Tree<S> {
         result
     }
 
-    fn content(&self) -> Content<S> {
+    fn make_content(&self) -> Content<S> {
         let (routes, default_limit) = match (&self.config, &self.warming) {
             (Config::Nothing, _) => return Content::Nothing,
             (Config::Broken(failure), _) => return Content::Broken(failure.clone()),
             (Config::Works { .. }, Some(before)) => (&before.routes, before.default_limit),
             (Config::Works { config, routes }, None) => (routes, default_limit(config)),
         };
+        count(self.pickers.len());
         // Both lists are in order, and every cluster that a route names has a picker.
-        let (mut pickers, mut others) = (Vec::with_capacity(routes.clusters().len()), Vec::new());
+        let (mut pickers, mut others) = (Vec::with_capacity(routes.clusters().len()), SharedMap::new());
         for (name, Numbered { picker, .. }) in &self.pickers {
             if routes.clusters().get(pickers.len()) == Some(name) {
                 pickers.push(Arc::clone(picker));
             } else {
-                others.push((Arc::clone(name), Arc::clone(picker)));
+                others.insert(Arc::clone(name), Arc::clone(picker));
             }
         }
-        let channel_id = self.channel_id.unwrap_or_default();
+        let (channel_id, pickers) = (self.channel_id.unwrap_or_default(), pickers.into_iter().collect());
         Content::Works(Works { routes: Arc::clone(routes), default_limit, channel_id, pickers, others })
     }
 }
@@ -372,41 +404,30 @@ fn changed_clusters(old: &Clusters, new: &Clusters) -> Option<BTreeSet<Arc<str>>
         entry.as_ref().is_ok_and(|cluster| matches!(cluster.cluster.kind, ClusterKind::Aggregate { .. }))
     };
     let mut changed = BTreeSet::new();
-    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
-    loop {
-        let order = match (old.peek(), new.peek()) {
-            (None, None) => return Some(changed),
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some((old, _)), Some((new, _))) if old == new => Ordering::Equal, // Mostly the same pointer.
-            (Some((old, _)), Some((new, _))) => old.cmp(new),
-        };
-        let old = if order == Ordering::Greater { None } else { old.next() };
-        let new = if order == Ordering::Less { None } else { new.next() };
-        if old.map(|(_, entry)| entry) != new.map(|(_, entry)| entry) {
-            if [old, new].into_iter().flatten().any(|(_, entry)| is_aggregate(entry)) {
-                return None;
-            }
-            changed.extend(old.or(new).map(|(name, _)| Arc::clone(name)));
+    for Difference { key, old, new } in old.differences(new) {
+        if [old, new].into_iter().flatten().any(is_aggregate) {
+            return None;
         }
+        changed.insert(Arc::clone(key));
     }
+    Some(changed)
 }
 
 /// What lives inside an aggregate.
-fn below_aggregates(config: &XdsConfig) -> BTreeSet<&str> {
+fn below_aggregates(config: &XdsConfig) -> BTreeSet<Arc<str>> {
     let mut below = BTreeSet::new();
     for cluster in config.clusters.values().filter_map(|entry| entry.as_ref().ok()) {
         if let ClusterChildren::Aggregate(_) = cluster.children
             && let ClusterKind::Aggregate { clusters } = &cluster.cluster.kind
         {
-            below.extend(clusters.iter().map(String::as_str));
+            below.extend(clusters.iter().map(|name| Arc::from(name.as_str())));
         }
     }
     below
 }
 
 /// Whether a route names the cluster, or it is there for no other reason than a subscription.
-fn is_wanted(name: &str, config: &XdsConfig, routes: &RouteTable, below: &BTreeSet<&str>) -> bool {
+fn is_wanted(name: &str, config: &XdsConfig, routes: &RouteTable, below: &BTreeSet<Arc<str>>) -> bool {
     routes.names(name) || (config.clusters.contains_key(name) && !below.contains(name))
 }
 

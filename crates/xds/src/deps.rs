@@ -26,6 +26,7 @@ use crate::name::{AuthorityKey, ResourceKey};
 use crate::resource::listener::{HttpConnectionManager, RouteSource};
 use crate::resource::route::VirtualHost;
 use crate::resource::{Listener, ResourceType, RouteConfig};
+use crate::shared::SharedMap;
 use crate::{Backoff, Choose, Time};
 
 mod config;
@@ -518,7 +519,7 @@ impl DependencyManager {
                 before.clone()
             }
             before => {
-                let mut clusters = before.as_ref().map_or_else(BTreeMap::new, |before| before.clusters.clone());
+                let mut clusters = before.as_ref().map_or_else(SharedMap::new, |before| before.clusters.clone());
                 for name in &edits {
                     match self.graph.result(name) {
                         Some(result) => drop(clusters.insert(name.clone(), result.clone())),

@@ -27,6 +27,7 @@ pub mod name;
 pub mod orca;
 pub mod resource;
 pub mod serve;
+pub mod shared;
 pub mod target;
 
 mod backoff;

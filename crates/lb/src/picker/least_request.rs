@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Pick, PickArgs, Ready};
+use super::{Pick, PickArgs, Ready, Runs};
 use crate::breaker::Counter;
 use crate::call_tracker::CallTracker;
 use crate::subchannel::Subchannel;
@@ -11,13 +11,18 @@ use crate::trace::{Recorder, Step};
 /// Connections, each with the number of its RPCs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeastRequestPicker<S> {
-    endpoints: Box<[(Ready<S>, Arc<Counter>)]>,
+    endpoints: Runs<(Ready<S>, Arc<Counter>)>,
     choices: u8,
 }
 
 impl<S: Subchannel> LeastRequestPicker<S> {
-    pub(crate) fn new(endpoints: Box<[(Ready<S>, Arc<Counter>)]>, choices: u8) -> Self {
+    pub(crate) fn new(endpoints: Runs<(Ready<S>, Arc<Counter>)>, choices: u8) -> Self {
         Self { endpoints, choices }
+    }
+
+    /// For the next picker.
+    pub(crate) fn endpoints(&self) -> &Runs<(Ready<S>, Arc<Counter>)> {
+        &self.endpoints
     }
 
     pub(super) fn pick<R: Recorder>(&self, args: &mut PickArgs<'_, R>) -> Pick<'_, S> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
-use super::{Pick, PickArgs, Ready, Reason};
+use super::{Pick, PickArgs, Ready, Reason, Runs};
 use crate::call_tracker::CallTracker;
 use crate::owner::Wake;
 use crate::picker::Outlook;
@@ -19,7 +19,7 @@ use crate::trace::{Recorder, Step};
 pub(crate) struct RingPicker<S> {
     ring: Arc<Ring>,
     /// The endpoints that the ring is of.
-    spots: Box<[Spot<S>]>,
+    spots: Runs<Spot<S>>,
     /// The header that is hashed instead of what the route says.
     header: Option<HeaderName>,
 }
@@ -44,8 +44,13 @@ pub(crate) struct Ring {
 }
 
 impl<S: Subchannel> RingPicker<S> {
-    pub(crate) fn new(ring: &Arc<Ring>, spots: Box<[Spot<S>]>, header: Option<&HeaderName>) -> Self {
+    pub(crate) fn new(ring: &Arc<Ring>, spots: Runs<Spot<S>>, header: Option<&HeaderName>) -> Self {
         Self { ring: Arc::clone(ring), spots, header: header.cloned() }
+    }
+
+    /// For the next picker.
+    pub(crate) fn spots(&self) -> &Runs<Spot<S>> {
+        &self.spots
     }
 
     pub(super) fn outlook(&self) -> Outlook {

@@ -12,8 +12,7 @@ use super::outlier_detection::OutlierDetection;
 use super::priority::{ChildConfig, Priority};
 use super::{Cx, Event, LeafCluster, Policy};
 use crate::helper::Observation;
-use crate::picker::Picker;
-use crate::pool::{Handles, Pool};
+use crate::picker::{Parts, Picker};
 use crate::subchannel::{State, Subchannel, XdsSecurity};
 
 /// A cluster below the cluster manager.
@@ -117,8 +116,8 @@ impl Cds {
         self.child.state()
     }
 
-    pub(crate) fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
-        self.child.picker(pool, handles)
+    pub(crate) fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
+        self.child.picker(parts)
     }
 }
 
@@ -201,10 +200,10 @@ impl Policy for CdsKind {
         }
     }
 
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
         match self {
-            Self::Leaf(leaf) => leaf.picker(pool, handles),
-            Self::Aggregate(aggregate) => aggregate.priority.picker(pool, handles),
+            Self::Leaf(leaf) => leaf.picker(parts),
+            Self::Aggregate(aggregate) => aggregate.priority.picker(parts),
         }
     }
 }
@@ -296,9 +295,9 @@ impl Policy for Leaf {
         }
     }
 
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
         match self {
-            Self::Works { child, .. } => child.picker(pool, handles),
+            Self::Works { child, .. } => child.picker(parts),
             Self::Broken(text) => Picker::Fail(text.clone()),
         }
     }

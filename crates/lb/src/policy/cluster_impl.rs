@@ -15,8 +15,7 @@ use super::{Cx, Event, LeafCluster, Policy};
 use crate::breaker::Counter;
 use crate::endpoint::{LocalityConfig, PriorityConfig};
 use crate::helper::Observation;
-use crate::picker::{ClusterPicker, Picker, Standing};
-use crate::pool::{Handles, Pool};
+use crate::picker::{ClusterPicker, Parts, Picker, Standing};
 use crate::subchannel::{Origin, State, Subchannel};
 
 /// One leaf cluster at work.
@@ -91,7 +90,7 @@ impl Policy for ClusterImpl {
         if drops_all { State::Ready } else { self.child.state() } // L-87
     }
 
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
         Picker::Cluster(Box::new(ClusterPicker {
             name: Arc::clone(&self.config.name),
             note: Arc::clone(&self.config.note),
@@ -100,7 +99,10 @@ impl Policy for ClusterImpl {
             max_requests: self.config.cluster.max_requests,
             counter: Arc::clone(&self.counter),
             load: self.load.clone(),
-            child: self.child.picker(pool, handles),
+            child: self.child.picker(parts.below(|before| {
+                let Picker::Cluster(before) = before else { return None };
+                Some(&before.child)
+            })),
         }))
     }
 }

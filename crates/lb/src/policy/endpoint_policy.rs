@@ -13,8 +13,8 @@ use super::weighted_target::WeightedTarget;
 use super::{Cx, Event, Policy};
 use crate::endpoint::PriorityConfig;
 use crate::owner::Owner;
-use crate::picker::Picker;
-use crate::pool::{Handles, Pool};
+use crate::picker::{Parts, Picker};
+use crate::pool::Pool;
 use crate::subchannel::{State, Subchannel};
 
 /// The policy of a cluster, or the one below another.
@@ -89,9 +89,9 @@ macro_rules! endpoint_kinds {
                 }
             }
 
-            fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+            fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
                 match self {
-                    $(Self::$name(policy) => policy.picker(pool, handles),)+
+                    $(Self::$name(policy) => policy.picker(parts),)+
                 }
             }
         }

@@ -12,7 +12,7 @@ use super::{Cx, Event, What};
 use crate::endpoint::{AddressSet, EndpointRef};
 use crate::index::Index;
 use crate::owner::Owner;
-use crate::picker::Picker;
+use crate::picker::{MadeOf, Picker, RUN, Runs};
 use crate::pool::Pool;
 use crate::subchannel::{State, Subchannel};
 
@@ -26,6 +26,9 @@ pub(crate) struct EndpointSharding<T> {
     members: Vec<Member<T>>,
     /// Slots in the order of the configuration.
     order: Vec<u32>,
+    /// Of each run of [`RUN`] endpoints in that order, a number that is another one whenever one of them may be different.
+    states: Vec<u64>,
+    last_state: u64,
     last_slot: u32,
     tally: Tally,
     /// The endpoint that failed last.
@@ -64,6 +67,8 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> EndpointSharding<T> {
             lazy: false,
             members: Vec::new(),
             order: Vec::new(),
+            states: Vec::new(),
+            last_state: 0,
             last_slot: 0,
             tally: Tally::default(),
             last_failed: None,
@@ -121,6 +126,8 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> EndpointSharding<T> {
             }
             stays
         });
+        self.states = (1..=count.div_ceil(RUN) as u64).map(|run| self.last_state + run).collect();
+        self.last_state += self.states.len() as u64;
         self.tally = Tally::default();
         self.members.iter().for_each(|member| *self.tally.of(member.machine.state()) += 1);
     }
@@ -146,6 +153,13 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> EndpointSharding<T> {
         }
         *self.tally.of(before) -= 1;
         *self.tally.of(after) += 1;
+        // Mostly the order is that in which they came.
+        let is_at = |order: &[u32], at: usize| order.get(at) == Some(&slot);
+        let in_order = if is_at(&self.order, at) { Some(at) } else { self.order.iter().position(|s| *s == slot) };
+        if let Some(state) = in_order.and_then(|at| self.states.get_mut(at / RUN)) {
+            self.last_state += 1;
+            *state = self.last_state;
+        }
         Some(Change { slot, before, after })
     }
 
@@ -177,6 +191,15 @@ impl<T: Clone + Default + fmt::Debug + Eq + Hash> EndpointSharding<T> {
     /// The endpoints in the order of the configuration.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = &Member<T>> {
         self.order.iter().filter_map(|slot| self.members.get(self.position(*slot)?))
+    }
+
+    /// What a picker has of the endpoints, as far as `entry` has anything for it; the rest is taken from the picker before.
+    pub(crate) fn runs<E>(&self, before: Option<&Runs<E>>, entry: impl Fn(&Member<T>) -> Option<E>) -> Runs<E> {
+        let made_of = self.states.iter().map(|state| MadeOf { policy: self.owner.policy, state: *state });
+        Runs::new(before, made_of, |run| {
+            let order = self.order.iter().skip(run * RUN).take(RUN);
+            order.filter_map(|slot| entry(self.members.get(self.position(*slot)?)?)).collect()
+        })
     }
 
     /// The endpoints in no order that means anything.

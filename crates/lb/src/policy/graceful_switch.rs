@@ -5,8 +5,8 @@ use mainstay_xds::Time;
 
 use super::{Cx, Event, Policy};
 use crate::owner::Owner;
-use crate::picker::Picker;
-use crate::pool::{Handles, Pool};
+use crate::picker::{Parts, Picker};
+use crate::pool::Pool;
 use crate::subchannel::{State, Subchannel};
 use crate::timers::TimerKind;
 
@@ -82,8 +82,8 @@ impl<K: Kind> Policy for GracefulSwitch<K> {
         self.current.state()
     }
 
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
-        self.current.picker(pool, handles)
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
+        self.current.picker(parts)
     }
 }
 

@@ -10,8 +10,8 @@ use super::{Cx, Event, Policy, leads_to_any};
 use crate::breaker::Counter;
 use crate::endpoint::PriorityConfig;
 use crate::owner::Owner;
-use crate::picker::{LeastRequestPicker, Picker};
-use crate::pool::{Handles, Pool};
+use crate::picker::{LeastRequestPicker, Parts, Picker};
+use crate::pool::Pool;
 use crate::subchannel::{State, Subchannel};
 
 /// Connects to every endpoint, and counts the RPCs of each. The counts are its own: of no other policy.
@@ -57,14 +57,17 @@ impl Policy for LeastRequest {
         self.endpoints.state()
     }
 
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
         if self.state() != State::Ready {
-            return self.endpoints.picker_without_ready(pool);
+            return self.endpoints.picker_without_ready(parts.pool);
         }
+        let before = parts.before.and_then(|before| {
+            let Picker::LeastRequest(before) = before else { return None };
+            Some(before.endpoints())
+        });
         let ready = self
             .endpoints
-            .in_order()
-            .filter_map(|endpoint| Some((endpoint.machine.connection(handles)?, Arc::clone(&endpoint.mark))));
-        Picker::LeastRequest(LeastRequestPicker::new(ready.collect(), self.choices))
+            .runs(before, |endpoint| Some((endpoint.machine.connection(parts.handles)?, Arc::clone(&endpoint.mark))));
+        Picker::LeastRequest(LeastRequestPicker::new(ready, self.choices))
     }
 }

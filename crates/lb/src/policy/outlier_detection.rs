@@ -18,8 +18,7 @@ use crate::calls::{CallCounter, Calls};
 use crate::endpoint::AddressSet;
 use crate::helper::{DetectionMethod, Observation, UnenforcedReason};
 use crate::owner::Owner;
-use crate::picker::Picker;
-use crate::pool::{Handles, Pool};
+use crate::picker::{Parts, Picker};
 use crate::subchannel::{State, Subchannel};
 use crate::timers::TimerKind;
 
@@ -136,8 +135,8 @@ impl Policy for OutlierDetection {
         self.child.state()
     }
 
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
-        self.child.picker(pool, handles)
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
+        self.child.picker(parts)
     }
 }
 

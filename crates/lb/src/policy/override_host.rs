@@ -22,7 +22,7 @@ use super::{Cx, Event, What};
 use crate::calls::CallCounter;
 use crate::endpoint::{Address, AddressSet, EndpointRef, LocalityConfig, PriorityConfig};
 use crate::owner::Owner;
-use crate::picker::{HostState, OverridePicker, Picker, Ready, SessionHost, Standing, Used};
+use crate::picker::{HostState, OverridePicker, Parts, Picker, Ready, SessionHost, Standing, Used};
 use crate::pool::{Handles, Pool};
 use crate::subchannel::{State, Subchannel, SubchannelId};
 use crate::timers::TimerKind;
@@ -142,11 +142,13 @@ impl OverrideHost {
         self.priority.state()
     }
 
-    pub(crate) fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+    pub(crate) fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
         let (position, count) = self.priority.position();
-        let child = self.priority.picker(pool, handles).explain(&format!("priority {position} of {count}"));
+        let of_child = parts
+            .below(|before| if let Picker::Override(sessions) = before { Some(&sessions.child) } else { Some(before) });
+        let child = self.priority.picker(of_child).explain(&format!("priority {position} of {count}"));
         match &self.sessions {
-            Some(sessions) => Picker::Override(Box::new(sessions.picker(pool, handles, child))),
+            Some(sessions) => Picker::Override(Box::new(sessions.picker(parts.pool, parts.handles, child))),
             None => child,
         }
     }

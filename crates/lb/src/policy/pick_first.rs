@@ -25,7 +25,7 @@ use super::{Cx, Event, Policy, What, leads_to_any};
 use crate::calls::CallCounter;
 use crate::endpoint::{Address, AddressSet, EndpointRef, PriorityConfig, flatten, shuffle};
 use crate::owner::{Owner, Wake};
-use crate::picker::{Picker, Ready};
+use crate::picker::{Parts, Picker, Ready};
 use crate::pool::{Handles, Pool};
 use crate::subchannel::{State, Subchannel, SubchannelId};
 use crate::timers::TimerKind;
@@ -440,12 +440,12 @@ impl Policy for PickFirstPolicy {
         self.0.state()
     }
 
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
         match self.0.state() {
-            State::Ready => self.0.connection(handles).map_or_else(Picker::reconnecting, Picker::One),
+            State::Ready => self.0.connection(parts.handles).map_or_else(Picker::reconnecting, Picker::One),
             State::TransientFailure if self.0.candidates.is_empty() => Picker::Fail("no endpoints".into()),
             State::TransientFailure => {
-                let error = self.0.last_error(pool).unwrap_or_else(|| "unknown".into());
+                let error = self.0.last_error(parts.pool).unwrap_or_else(|| "unknown".into());
                 Picker::Fail(format!("failed to connect to all addresses; last error: {error}"))
             }
             State::Idle => Picker::Idle(Wake(self.0.owner)),

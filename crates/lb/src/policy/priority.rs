@@ -8,8 +8,8 @@ use mainstay_xds::Time;
 
 use super::{Cx, Event, Policy, What};
 use crate::owner::Owner;
-use crate::picker::Picker;
-use crate::pool::{Handles, Pool};
+use crate::picker::{Parts, Picker};
+use crate::pool::Pool;
 use crate::subchannel::{State, Subchannel};
 use crate::timers::TimerKind;
 use handover::{Handover, Predecessor};
@@ -142,9 +142,9 @@ impl<P: Policy> Priority<P> {
     }
 
     /// The picker of the child that serves, as it is (L-71).
-    pub(crate) fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+    pub(crate) fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
         match self.serving() {
-            Some(live) => live.policy.picker(pool, handles),
+            Some(live) => live.policy.picker(parts),
             None => Picker::Fail("priority policy has empty priority list".into()), // L-63
         }
     }

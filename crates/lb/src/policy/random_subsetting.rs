@@ -12,8 +12,8 @@ use xxhash_rust::xxh64::xxh64;
 use super::{Cx, Event, Policy};
 use crate::endpoint::{LocalityConfig, PriorityConfig};
 use crate::owner::Owner;
-use crate::picker::Picker;
-use crate::pool::{Handles, Pool};
+use crate::picker::{Parts, Picker};
+use crate::pool::Pool;
 use crate::request_hash::random_hash;
 use crate::subchannel::{State, Subchannel};
 
@@ -60,8 +60,8 @@ impl<P: Policy<Config = PriorityConfig>> Policy for RandomSubsetting<P> {
         self.child.state()
     }
 
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
-        self.child.picker(pool, handles)
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
+        self.child.picker(parts)
     }
 }
 

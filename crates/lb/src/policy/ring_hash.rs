@@ -13,8 +13,8 @@ use super::endpoint_sharding::{EndpointSharding, Member, Tally};
 use super::{Cx, Event, Policy, leads_to_any};
 use crate::endpoint::{PriorityConfig, weights};
 use crate::owner::{Owner, Wake};
-use crate::picker::{Picker, Ring, RingPicker, Spot};
-use crate::pool::{Handles, Pool};
+use crate::picker::{Parts, Picker, Ring, RingPicker, Spot};
+use crate::pool::Pool;
 use crate::subchannel::{State, Subchannel};
 
 /// Endpoints on a ring.
@@ -102,18 +102,24 @@ impl Policy for RingHash {
         }
     }
 
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
         if let Tally { ready: 0, connecting: 0, idle: 0, .. } = self.endpoints.tally() {
-            return self.endpoints.picker_without_ready(pool);
+            return self.endpoints.picker_without_ready(parts.pool);
         }
         let owner = self.endpoints.owner();
-        let spots = self.endpoints.in_order().map(|endpoint| match endpoint.machine.state() {
-            State::Ready => endpoint.machine.connection(handles).map_or(Spot::Connecting, Spot::Ready),
-            State::Connecting => Spot::Connecting,
-            State::Idle => Spot::Idle(Wake(Owner { slot: endpoint.machine.slot(), ..owner })),
-            State::TransientFailure => Spot::Failing,
+        let before = parts.before.and_then(|before| {
+            let Picker::Ring(before) = before else { return None };
+            Some(before.spots())
         });
-        Picker::Ring(Box::new(RingPicker::new(&self.ring, spots.collect(), self.header.as_ref())))
+        let spots = self.endpoints.runs(before, |endpoint| {
+            Some(match endpoint.machine.state() {
+                State::Ready => endpoint.machine.connection(parts.handles).map_or(Spot::Connecting, Spot::Ready),
+                State::Connecting => Spot::Connecting,
+                State::Idle => Spot::Idle(Wake(Owner { slot: endpoint.machine.slot(), ..owner })),
+                State::TransientFailure => Spot::Failing,
+            })
+        });
+        Picker::Ring(Box::new(RingPicker::new(&self.ring, spots, self.header.as_ref())))
     }
 }
 

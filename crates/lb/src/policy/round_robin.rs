@@ -4,8 +4,8 @@ use super::endpoint_sharding::{Change, EndpointSharding};
 use super::{Cx, Event, Policy, leads_to_any};
 use crate::endpoint::PriorityConfig;
 use crate::owner::Owner;
-use crate::picker::{InTurn, Picker};
-use crate::pool::{Handles, Pool};
+use crate::picker::{InTurn, Parts, Picker};
+use crate::pool::Pool;
 use crate::subchannel::{State, Subchannel};
 
 /// Connects to every endpoint.
@@ -54,11 +54,15 @@ impl Policy for RoundRobin {
         self.endpoints.state()
     }
 
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
         if self.state() != State::Ready {
-            return self.endpoints.picker_without_ready(pool);
+            return self.endpoints.picker_without_ready(parts.pool);
         }
-        let ready = self.endpoints.in_order().filter_map(|endpoint| endpoint.machine.connection(handles)).collect();
+        let before = parts.before.and_then(|before| {
+            let Picker::InTurn(before) = before else { return None };
+            Some(before.ready())
+        });
+        let ready = self.endpoints.runs(before, |endpoint| endpoint.machine.connection(parts.handles));
         Picker::InTurn(InTurn::new(ready, self.start))
     }
 }

@@ -16,8 +16,8 @@ use crate::endpoint::PriorityConfig;
 use crate::helper::Observation;
 use crate::orca::{LoadSink, Reports};
 use crate::owner::Owner;
-use crate::picker::{Picker, Position, Reporting, StridePicker};
-use crate::pool::{Handles, Pool};
+use crate::picker::{Parts, Picker, Position, Reporting, StridePicker};
+use crate::pool::Pool;
 use crate::subchannel::{State, Subchannel, SubchannelId};
 use crate::timers::TimerKind;
 
@@ -120,13 +120,13 @@ impl Policy for WeightedRoundRobin {
         self.endpoints.state()
     }
 
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
         if self.state() != State::Ready {
-            return self.endpoints.picker_without_ready(pool);
+            return self.endpoints.picker_without_ready(parts.pool);
         }
         let with_rpcs = self.config.as_ref().is_some_and(|config| config.oob_reporting_period.is_none());
         let ready = self.endpoints.in_order().filter_map(|endpoint| {
-            let ready = endpoint.machine.connection(handles)?;
+            let ready = endpoint.machine.connection(parts.handles)?;
             let reports = endpoint.mark.reports.clone().filter(|_| with_rpcs);
             Some((Reporting { ready, reports }, endpoint.mark.weight.map(f64::from_bits)))
         });

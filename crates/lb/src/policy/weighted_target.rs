@@ -12,8 +12,8 @@ use mainstay_xds::resource::lb_policy::LbPolicy;
 use super::{Cx, Event, Policy, leads_to_any};
 use crate::endpoint::{LocalityConfig, PriorityConfig};
 use crate::owner::Owner;
-use crate::picker::{Picker, Weighted};
-use crate::pool::{Handles, Pool};
+use crate::picker::{Parts, Picker, Weighted};
+use crate::pool::Pool;
 use crate::subchannel::{State, Subchannel};
 
 /// One child per locality that has endpoints.
@@ -104,11 +104,17 @@ impl<P: Policy<Config = PriorityConfig>> Policy for WeightedTarget<P> {
         order.into_iter().find(|state| any(*state)).unwrap_or(State::TransientFailure)
     }
 
-    fn picker<S: Subchannel>(&self, pool: &Pool, handles: &Handles<S>) -> Picker<S> {
+    fn picker<S: Subchannel>(&self, parts: Parts<'_, S>) -> Picker<S> {
         let state = self.state();
         let mut relevant = self.targets.iter().filter(|(_, target)| target.state() == state);
         if state == State::Ready {
-            let pickers = relevant.map(|(_, target)| (target.weight, target.policy.picker(pool, handles)));
+            // Localities that are as they were mostly stand where they stood; if not, they share nothing this time.
+            let pickers = relevant.enumerate().map(|(index, (_, target))| {
+                let of_target = parts.below(|before| {
+                    if let Picker::Weighted(before) = before { before.picker(index) } else { Some(before) }
+                });
+                (target.weight, target.policy.picker(of_target))
+            });
             let mut pickers: Vec<_> = pickers.collect();
             return match pickers.pop() {
                 Some((_, only)) if pickers.is_empty() => only,
@@ -117,7 +123,7 @@ impl<P: Policy<Config = PriorityConfig>> Policy for WeightedTarget<P> {
         }
         let mut texts: Vec<String> = Vec::new();
         for (locality, target) in relevant.by_ref().take(MAX_TEXTS) {
-            let picker = target.policy.picker(pool, handles);
+            let picker = target.policy.picker(parts.below(|_| None));
             texts.push(format!("locality {}: {}", name(locality), picker.text().unwrap_or("failing")));
         }
         match relevant.count() {

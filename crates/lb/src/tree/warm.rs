@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mainstay_xds::Time;
 
-use super::{Config, Tree, below_aggregates, default_limit, is_wanted};
+use super::{Config, Tree, default_limit, is_wanted};
 use crate::helper::{Context, Helper};
 use crate::routing::RouteTable;
 use crate::subchannel::{State, Subchannel};
@@ -79,8 +79,7 @@ impl<S: Subchannel> Tree<S> {
         }
         (self.changed, self.rerouted) = (true, true);
         let Config::Works { config, routes } = &self.config else { return };
-        let below = below_aggregates(config);
-        let is_unwanted = |name: &&Arc<str>| !is_wanted(name, config, routes, &below);
+        let is_unwanted = |name: &&Arc<str>| !is_wanted(name, config, routes, &self.below);
         let unwanted: Vec<Arc<str>> = warming.routes.clusters().iter().filter(is_unwanted).cloned().collect();
         for name in unwanted {
             self.remove_cluster(cx, &name);

@@ -15,6 +15,7 @@ use mainstay_xds::resource::cluster::ClusterKind;
 use mainstay_xds::resource::listener::RouteSource;
 use mainstay_xds::resource::route::{DomainPattern, VirtualHost};
 use mainstay_xds::resource::{Cluster, Endpoints, Listener, Resource, ResourceType};
+use mainstay_xds::shared::SharedMap;
 
 use super::clusters::Clusters;
 use super::lookups::{Lookup, literal};
@@ -110,7 +111,7 @@ impl Reference {
     }
 
     /// The clusters in force.
-    pub(super) fn clusters_in_force(&self) -> Option<&BTreeMap<Arc<str>, ClusterResult>> {
+    pub(super) fn clusters_in_force(&self) -> Option<&SharedMap<Arc<str>, ClusterResult>> {
         match &self.in_force {
             Some(Ok(config)) => Some(&config.clusters),
             _ => None,
@@ -347,7 +348,7 @@ impl Reference {
             listener: Arc::new(unit.listener.clone()),
             route_config: unit.routes.clone(),
             virtual_host: unit.host.clone(),
-            clusters,
+            clusters: clusters.into_iter().collect(),
             mixed_sources,
         };
         let is_known = matches!(&self.in_force, Some(Ok(before)) if **before == config);

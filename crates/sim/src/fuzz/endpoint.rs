@@ -328,7 +328,7 @@ fn config(streams: bool) -> XdsConfig {
         listener: Arc::new(HttpConnectionManager { max_stream_duration: None, filters, routes }),
         route_config,
         virtual_host,
-        clusters: [(Arc::clone(&cluster.name), Ok(Arc::new(cluster)))].into(),
+        clusters: [(Arc::clone(&cluster.name), Ok(Arc::new(cluster)))].into_iter().collect(),
         mixed_sources: false,
     }
 }

@@ -110,7 +110,7 @@ fn do_it(config: &Arc<XdsConfig>, weather: &Weather, rpc: Rpc<'_>, mut draws: Se
     let (mut shell, mut tree) = (Shell::default(), Tree::<Handle>::new());
     let now = Time::from_nanos(7);
     let mut busy = Vec::new();
-    for (name, cluster) in &config.clusters {
+    for (name, cluster) in config.clusters.iter() {
         let eds = cluster.as_ref().ok().map_or(String::new(), |cluster| eds_service(cluster));
         let counter = shell.circuit_breaker(name, &eds);
         busy.extend((0..weather.busy[&**name]).map(|_| counter.acquire()));

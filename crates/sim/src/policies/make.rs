@@ -36,6 +36,7 @@ use mainstay_xds::resource::route::{
     VirtualHost, WeightedCluster,
 };
 use mainstay_xds::resource::tls::{HttpConnect, Roots, UpstreamTls};
+use mainstay_xds::shared::SharedMap;
 use mainstay_xds::{Choose, Code};
 
 use crate::choose::Seeded;
@@ -153,7 +154,7 @@ impl Maker<'_> {
     // === clusters ===
 
     pub(super) fn config(&mut self) -> XdsConfig {
-        let mut clusters = BTreeMap::new();
+        let mut clusters = SharedMap::new();
         for n in 0..self.plan.clusters {
             if n > 0 && self.one_in(5) {
                 continue;

@@ -12,7 +12,7 @@ use mainstay_lb::{
     XdsSecurity,
 };
 use mainstay_xds::bootstrap::ServerConfig;
-use mainstay_xds::deps::{ClusterChildren, ConfigError, XdsConfig};
+use mainstay_xds::deps::{ClusterChildren, ClusterConfig, ConfigError, XdsConfig};
 use mainstay_xds::orca::{ORCA_TRAILER, OrcaLoadReport};
 use mainstay_xds::{Choose, Code, Time};
 use prost::Message as _;
@@ -637,14 +637,16 @@ fn deep_clone(config: &XdsConfig) -> Arc<XdsConfig> {
     let mut copy = config.clone();
     copy.listener = Arc::new((*config.listener).clone());
     copy.virtual_host = Arc::new((*config.virtual_host).clone());
-    for entry in copy.clusters.values_mut().filter_map(|entry| entry.as_mut().ok()) {
+    let deep = |entry: &Arc<ClusterConfig>| {
         let mut cluster = (**entry).clone();
         cluster.cluster = Arc::new((*cluster.cluster).clone());
         if let ClusterChildren::Endpoints(Some(resolved)) = &mut cluster.children {
             *resolved = Arc::new((**resolved).clone());
         }
-        *entry = Arc::new(cluster);
-    }
+        Arc::new(cluster)
+    };
+    let entries = config.clusters.iter();
+    copy.clusters = entries.map(|(name, entry)| (name.clone(), entry.as_ref().map(deep).map_err(Arc::clone))).collect();
     Arc::new(copy)
 }
 

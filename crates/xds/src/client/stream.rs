@@ -37,6 +37,9 @@ pub(super) struct Stream {
     pub sending: Option<Sending>,
     /// Types that may need a request, each once, longest waiting first.
     pub due: VecDeque<ResourceType>,
+    /// Those of which other names may be wanted than the last request lists. An answer alone lists what is listed: to
+    /// find out that this is still right would cost as much as all names together.
+    stale: BTreeSet<ResourceType>,
     /// Types that were named on this stream (P-48: the others must not be, with an empty list).
     pub subscriptions: BTreeMap<ResourceType, Box<Subscription>>,
     /// How many names the server owes an answer about.
@@ -121,6 +124,7 @@ impl Stream {
             greeted: false,
             sending: None,
             due: ResourceType::ALL.into(),
+            stale: ResourceType::ALL.into(),
             subscriptions: BTreeMap::new(),
             waiting: 0,
             absent: 0,
@@ -142,9 +146,20 @@ impl Stream {
 
     /// The names of a type may have changed.
     pub(super) fn mark(&mut self, resource_type: ResourceType) {
+        self.stale.insert(resource_type);
+        self.schedule(resource_type);
+    }
+
+    /// There is something to say of a type; its names are as they were.
+    fn schedule(&mut self, resource_type: ResourceType) {
         if !self.due.contains(&resource_type) {
             self.due.push_back(resource_type);
         }
+    }
+
+    /// Whether other names may be wanted than are listed, as far as anybody has said since this was last asked.
+    fn take_stale(&mut self, resource_type: ResourceType) -> bool {
+        self.stale.remove(&resource_type) || !self.asked(resource_type)
     }
 
     /// The names of any type may have changed.
@@ -227,7 +242,7 @@ impl Stream {
             && let Some((name, _)) = subscription.names.get_key_value(&key.name)
         {
             subscription.again.insert(name.clone());
-            self.mark(key.resource_type);
+            self.schedule(key.resource_type);
         }
     }
 
@@ -262,13 +277,13 @@ impl Stream {
                 due.push(*resource_type);
             }
         }
-        due.into_iter().for_each(|resource_type| self.mark(resource_type));
+        due.into_iter().for_each(|resource_type| self.schedule(resource_type));
     }
 
     /// A response must be answered.
     pub(super) fn owe(&mut self, resource_type: ResourceType, answer: Answer) {
         self.subscriptions.entry(resource_type).or_default().owe(answer);
-        self.mark(resource_type);
+        self.schedule(resource_type);
     }
 
     /// Ends every timer of the stream, which is over.
@@ -335,6 +350,11 @@ impl Stream {
         listed.filter_map(since).min()
     }
 
+    /// Whether the last request of its type lists these names and no others.
+    fn lists_all(&self, resource_type: ResourceType, names: &[Arc<str>]) -> bool {
+        self.subscriptions.get(&resource_type).is_some_and(|subscription| subscription.names.keys().eq(names))
+    }
+
     /// Makes the list of a type what `names` says; what is new in it begins with `word`. Answers with the difference, if
     /// it is another one than before.
     pub(super) fn list(
@@ -346,9 +366,11 @@ impl Stream {
         timers: &mut Timers,
     ) -> Option<Changes> {
         let subscription = self.subscriptions.entry(resource_type).or_default();
+        count(names.len());
         if subscription.names.keys().eq(names) {
             return None;
         }
+        subscription.encoded = None;
         let mut before = std::mem::take(&mut subscription.names);
         let mut added = Vec::new();
         for name in names {
@@ -383,6 +405,32 @@ impl Stream {
 
     fn listed_mut(&mut self, key: &ResourceKey) -> Option<&mut Listed> {
         self.subscriptions.get_mut(&key.resource_type)?.names.get_mut(&key.name)
+    }
+}
+
+/// Counts names that are looked through to make a request.
+#[cfg(not(test))]
+fn count(_: usize) {}
+
+#[cfg(test)]
+pub(super) use test_count::{count, names_looked_through};
+
+#[cfg(test)]
+mod test_count {
+    use std::cell::Cell;
+
+    thread_local! {
+        static NAMES: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Counts names, for tests that bound the work.
+    pub(in crate::client) fn count(names: usize) {
+        NAMES.set(NAMES.get() + names);
+    }
+
+    /// How many names this thread has looked through.
+    pub(in crate::client) fn names_looked_through() -> usize {
+        NAMES.get()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use super::wire::encode_names;
 use super::{ErrorKind, ResourceError};
 use crate::Time;
 
@@ -11,6 +12,9 @@ use crate::Time;
 pub(super) struct Subscription {
     /// The names in the last request.
     pub names: BTreeMap<Arc<str>, Listed>,
+    /// The same names as they stand in a request, if they are many: each answer lists them all. Only in the variant that
+    /// does so.
+    pub encoded: Option<Arc<[u8]>>,
     /// Of the last response (P-30).
     pub nonce: Arc<str>,
     /// Responses without an answer, oldest first.
@@ -111,6 +115,18 @@ impl Word {
 }
 
 impl Subscription {
+    /// The names as they stand in a request.
+    pub(super) fn encoded(&mut self) -> Arc<[u8]> {
+        if let Some(encoded) = &self.encoded {
+            return Arc::clone(encoded);
+        }
+        let encoded: Arc<[u8]> = encode_names(self.names.keys()).into();
+        if self.names.len() >= MANY {
+            self.encoded = Some(Arc::clone(&encoded));
+        }
+        encoded
+    }
+
     /// A response must be answered.
     pub(super) fn owe(&mut self, answer: Answer) {
         self.nonce = answer.nonce.clone();
@@ -129,6 +145,9 @@ impl Subscription {
         answer
     }
 }
+
+/// From so many names on they are kept as they stand in a request. Most clients have a few, and make them anew.
+const MANY: usize = 16;
 
 /// How many responses of one type may wait for their answer. A server that sends more while it does
 /// not read is owed answers only to the latest ones; servers look at the last anyway (P-46).

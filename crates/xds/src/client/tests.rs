@@ -8,6 +8,7 @@ mod delta;
 mod errors;
 mod fallback;
 mod globs;
+mod growth;
 mod life;
 mod planes;
 mod protocol;

@@ -21,7 +21,7 @@ mod delta;
 mod sotw;
 
 pub(super) use delta::{DeltaDiscoveryResponse, DeltaRequest, DeltaResource};
-pub(super) use sotw::{DiscoveryResponse, SotwRequest};
+pub(super) use sotw::{DiscoveryResponse, SotwRequest, encode_names};
 
 /// A request to send.
 #[derive(Clone, Debug, PartialEq, Eq)]

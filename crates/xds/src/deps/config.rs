@@ -9,6 +9,7 @@ use crate::resource::endpoint::{Endpoint, EndpointSource, Locality, LocalityEndp
 use crate::resource::listener::HttpConnectionManager;
 use crate::resource::route::VirtualHost;
 use crate::resource::{Cluster, EndpointCollection, EndpointGlob, Endpoints, RouteConfig};
+use crate::shared::SharedMap;
 
 /// A complete configuration of a channel. Immutable; parts that did not change are shared with the one before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +21,7 @@ pub struct XdsConfig {
     /// The virtual host chosen for the data-plane authority.
     pub virtual_host: Arc<VirtualHost>,
     /// Every cluster that routes, aggregates or subscriptions need (L-22).
-    pub clusters: BTreeMap<Arc<str>, ClusterResult>,
+    pub clusters: SharedMap<Arc<str>, ClusterResult>,
     /// Whether resources of one authority come from more than one server: only after a switch that was not complete in time.
     pub mixed_sources: bool,
 }

@@ -23,6 +23,7 @@ use crate::name::ResourceKey;
 use crate::resource::cluster::ClusterKind;
 use crate::resource::endpoint::EndpointSource;
 use crate::resource::{Cluster, Endpoints, ResourceType};
+use crate::shared::SharedMap;
 use crate::{Choose, Time};
 
 mod collections;
@@ -101,9 +102,9 @@ pub(super) struct Context<'a> {
     /// Notes of the Listener and the RouteConfiguration.
     pub(super) common_notes: &'a [String],
     /// The results that were published last, to be shared where nothing changed.
-    pub(super) published: Option<&'a BTreeMap<Arc<str>, ClusterResult>>,
+    pub(super) published: Option<&'a SharedMap<Arc<str>, ClusterResult>>,
     /// The same, if the channel uses them: what may stay while something new is awaited.
-    pub(super) in_force: Option<&'a BTreeMap<Arc<str>, ClusterResult>>,
+    pub(super) in_force: Option<&'a SharedMap<Arc<str>, ClusterResult>>,
 }
 
 /// One cluster.

@@ -220,7 +220,7 @@ impl Policy for Fake {
         self.state
     }
 
-    fn picker<S: Subchannel>(&self, _: &Pool, _: &Handles<S>) -> Picker<S> {
+    fn picker<S: Subchannel>(&self, _: Parts<'_, S>) -> Picker<S> {
         Picker::reconnecting()
     }
 }

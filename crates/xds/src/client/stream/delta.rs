@@ -23,14 +23,23 @@ impl Stream {
             if let Some(answer) = self.next_answer(resource_type) {
                 return Some(answer);
             }
-            let first = !self.asked(resource_type);
-            let Wanted { names, claims, .. } = wanted(resource_type, first);
-            if names.is_empty() && first {
-                continue; // P-76: an empty first request would be a wildcard.
+            let (mut changes, mut made) = (None, BTreeMap::new());
+            if self.take_stale(resource_type) {
+                let first = !self.asked(resource_type);
+                let Wanted { names, claims, .. } = wanted(resource_type, first);
+                if names.is_empty() && first {
+                    continue; // P-76: an empty first request would be a wildcard.
+                }
+                made = self.make_claims(claims);
+                let word = |name: &Arc<str>| if made.contains_key(name) { Word::Adopted } else { Word::Asking };
+                changes = self.list(resource_type, &names, first, word, timers);
+            } else {
+                debug_assert!(
+                    self.lists_all(resource_type, &wanted(resource_type, false).names),
+                    "nobody told of a name"
+                );
             }
-            let claims = self.make_claims(claims);
-            let word = |name: &Arc<str>| if claims.contains_key(name) { Word::Adopted } else { Word::Asking };
-            let changes = self.list(resource_type, &names, first, word, timers);
+            let claims = made;
             let Changes { added: mut subscribe, removed: mut unsubscribe } = changes.unwrap_or_default();
             let Some(subscription) = self.subscriptions.get_mut(&resource_type) else { continue };
             // What must be sent again is unsubscribed and subscribed, in two messages and in this order: only that is

@@ -21,19 +21,24 @@ impl Stream {
             if resource_type == ResourceType::EndpointGlob {
                 continue; // GC-2: see `XdsClient::refuse_globs`.
             }
-            let Wanted { mut names, current, .. } = wanted(resource_type);
-            let held_back = self.leave_out_once_more(resource_type, &mut names);
-            let first = !self.asked(resource_type);
-            if names.is_empty() && first {
-                continue; // P-48: an empty first list would be a wildcard.
-            }
-            if first && !current {
-                versions.remove(&resource_type);
+            let (mut changed, mut held_back) = (None, Vec::new());
+            if self.take_stale(resource_type) || self.leaves_out(resource_type) {
+                let Wanted { mut names, current, .. } = wanted(resource_type);
+                held_back = self.leave_out_once_more(resource_type, &mut names);
+                let first = !self.asked(resource_type);
+                if names.is_empty() && first {
+                    continue; // P-48: an empty first list would be a wildcard.
+                }
+                if first && !current {
+                    versions.remove(&resource_type);
+                }
+                let resumes = first && versions.get(&resource_type).is_some_and(|version| !version.is_empty());
+                let word = |_: &Arc<str>| if resumes { Word::Adopted } else { Word::Asking };
+                changed = self.list(resource_type, &names, first, word, timers);
+            } else {
+                debug_assert!(self.lists_all(resource_type, &wanted(resource_type).names), "nobody told of a name");
             }
             let version = versions.get(&resource_type).cloned().unwrap_or_default();
-            let resumes = first && !version.is_empty();
-            let word = |_: &Arc<str>| if resumes { Word::Adopted } else { Word::Asking };
-            let changed = self.list(resource_type, &names, first, word, timers);
             let Some(subscription) = self.subscriptions.get_mut(&resource_type) else { continue };
             let removed = changed.iter().flat_map(|changes| &changes.removed);
             let removed = removed.filter(|name| !held_back.contains(name));
@@ -55,14 +60,22 @@ impl Stream {
             // An answer may have waited: a version that does not count any more is not told by it either (D-10).
             let is_forgotten = !versions.contains_key(&resource_type);
             let version = if repeats || is_forgotten { Arc::default() } else { version };
-            if !is_last || !held_back.is_empty() {
+            let names = subscription.encoded();
+            if !held_back.is_empty() {
                 self.mark(resource_type);
+            } else if !is_last {
+                self.schedule(resource_type);
             }
             self.sending = Some(Sending { resource_type, asks });
             let first = self.greet();
             return Some(SotwRequest { resource_type, names, version, nonce, error, first });
         }
         None
+    }
+
+    /// Whether names were left out of requests, so that the next answer may have to leave them out again.
+    fn leaves_out(&self, resource_type: ResourceType) -> bool {
+        self.subscriptions.get(&resource_type).is_some_and(|subscription| !subscription.left_out.is_empty())
     }
 
     /// The answer to a response takes names off the list again that were off it, are back, and have not come since: the

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3 as core;
 use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint};
 
 use super::{Any, INVALID_ARGUMENT, ResourceError, Status, encode_node};
 use crate::resource::ResourceType;
@@ -28,8 +29,8 @@ pub(in crate::client) struct DiscoveryResponse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::client) struct SotwRequest {
     pub resource_type: ResourceType,
-    /// Every name that is subscribed, canonical, each once (P-27, P-33).
-    pub names: Vec<Arc<str>>,
+    /// Every name that is subscribed, canonical, each once (P-27, P-33), by [`encode_names`].
+    pub names: Arc<[u8]>,
     pub version: Arc<str>,
     pub nonce: Arc<str>,
     /// Text of a NACK.
@@ -41,27 +42,44 @@ pub(in crate::client) struct SotwRequest {
 impl SotwRequest {
     /// Its bytes. `node` is asked for only if the request carries it.
     pub(super) fn encode(self, node: impl FnOnce() -> core::Node) -> Bytes {
-        let request = DiscoveryRequest {
-            version_info: self.version.to_string(),
-            node: self.first.then(|| encode_node(node())),
-            resource_names: self.names.iter().map(|name| name.to_string()).collect(),
+        let head = Head { version_info: self.version.to_string(), node: self.first.then(|| encode_node(node())) };
+        let tail = Tail {
             type_url: self.resource_type.type_url().to_owned(),
             response_nonce: self.nonce.to_string(),
             error_detail: self.error.map(|message| Status { code: INVALID_ARGUMENT, message }),
         };
-        request.encode_to_vec().into()
+        let mut bytes = Vec::with_capacity(head.encoded_len() + self.names.len() + tail.encoded_len());
+        head.encode_raw(&mut bytes);
+        bytes.extend_from_slice(&self.names);
+        tail.encode_raw(&mut bytes);
+        bytes.into()
     }
 }
 
-/// `envoy.service.discovery.v3.DiscoveryRequest` (P-7). To the wire, bytes are the same as a message.
+/// Names as they stand in a request. It is the long part of it, and mostly the same as in the one before.
+pub(in crate::client) fn encode_names<'a>(names: impl Iterator<Item = &'a Arc<str>>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for name in names {
+        encode_key(RESOURCE_NAMES, WireType::LengthDelimited, &mut bytes);
+        encode_varint(name.len() as u64, &mut bytes);
+        bytes.extend_from_slice(name.as_bytes());
+    }
+    bytes
+}
+
+/// The fields of `envoy.service.discovery.v3.DiscoveryRequest` (P-7) before the names. To the wire, bytes are the same as
+/// a message.
 #[derive(Clone, PartialEq, Message)]
-struct DiscoveryRequest {
+struct Head {
     #[prost(string, tag = "1")]
     version_info: String,
     #[prost(bytes = "vec", optional, tag = "2")]
     node: Option<Vec<u8>>,
-    #[prost(string, repeated, tag = "3")]
-    resource_names: Vec<String>,
+}
+
+/// Those after the names.
+#[derive(Clone, PartialEq, Message)]
+struct Tail {
     #[prost(string, tag = "4")]
     type_url: String,
     #[prost(string, tag = "5")]
@@ -69,6 +87,9 @@ struct DiscoveryRequest {
     #[prost(message, optional, tag = "6")]
     error_detail: Option<Status>,
 }
+
+/// The number of the field `resource_names`.
+const RESOURCE_NAMES: u32 = 3;
 
 #[cfg(test)]
 mod tests {
@@ -97,7 +118,7 @@ mod tests {
         };
         let request = || SotwRequest {
             resource_type: ResourceType::Cluster,
-            names: vec!["c".into(), "d".into()],
+            names: encode_names(["c".into(), "d".into()].iter()).into(),
             version: "1".into(),
             nonce: "2".into(),
             error: Some("wrong".to_owned()),

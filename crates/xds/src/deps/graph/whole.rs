@@ -1,6 +1,6 @@
 //! Of which resources the clusters in force are made, when they are whole (FB-4).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Graph, RootSet, Shape};
@@ -8,13 +8,14 @@ use crate::deps::config::ClusterResult;
 use crate::deps::watch::key;
 use crate::name::{ResourceKey, is_glob};
 use crate::resource::{Cluster, EndpointCollection, EndpointGlob, Endpoints};
+use crate::shared::SharedMap;
 
 impl Graph {
     /// Adds the resources of the clusters that the routes in force need; `None` if one of them waits for something, or
     /// is not what it is in `published`. What only subscriptions keep is not a part of it: their routes are gone.
     pub(in crate::deps) fn whole(
         &self,
-        published: &BTreeMap<Arc<str>, ClusterResult>,
+        published: &SharedMap<Arc<str>, ClusterResult>,
         resources: &mut BTreeSet<ResourceKey>,
     ) -> Option<()> {
         if !self.incomplete.is_empty() || !self.holding.is_empty() {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::deps::config::ClusterResult;
 use crate::deps::graph::steps_taken;
+use crate::shared::SharedMap;
 
 #[test]
 fn one_change_among_ten_thousand_clusters_touches_one() {
@@ -202,7 +203,7 @@ impl Plane {
     }
 
     /// A configuration without routes that subscribes to `clusters`.
-    fn on_its_own(&self, clusters: &BTreeMap<Arc<str>, ClusterResult>) -> Arc<XdsConfig> {
+    fn on_its_own(&self, clusters: &SharedMap<Arc<str>, ClusterResult>) -> Arc<XdsConfig> {
         let mut bed = Testbed::new();
         clusters.keys().for_each(|name| bed.subscribe(name));
         bed.inline(&[]);
@@ -289,7 +290,7 @@ proptest! {
         let kept = plane.kept(&bed);
         if let Some(Ok(config)) = &bed.config {
             // The clusters in force, each on its own: what is complete of them is in force.
-            for (name, result) in &plane.on_its_own(&config.clusters).clusters {
+            for (name, result) in plane.on_its_own(&config.clusters).clusters.iter() {
                 if !kept.contains(name) {
                     prop_assert_eq!(&config.clusters[name], result);
                 }
