@@ -415,6 +415,11 @@ fn count(_: usize) {}
 #[cfg(test)]
 pub(super) use test_count::{count, names_looked_through};
 
+/// How long after it was found to be absent a name is asked for again on a delta stream, and how long at most (DX-15).
+const FIRST_INSISTENCE: Duration = Duration::from_secs(30);
+const MAX_INSISTENCE: Duration = Duration::from_secs(600);
+const MAX_DOUBLINGS: u32 = 5;
+
 #[cfg(test)]
 mod test_count {
     use std::cell::Cell;
@@ -433,8 +438,3 @@ mod test_count {
         NAMES.get()
     }
 }
-
-/// How long after it was found to be absent a name is asked for again on a delta stream, and how long at most (DX-15).
-const FIRST_INSISTENCE: Duration = Duration::from_secs(30);
-const MAX_INSISTENCE: Duration = Duration::from_secs(600);
-const MAX_DOUBLINGS: u32 = 5;
