@@ -189,13 +189,6 @@ pub(crate) fn age(age_ms: u64) -> String {
     humantime::format_duration(Duration::from_secs(age_ms / 1000)).to_string()
 }
 
-/// How wide the terminal is; what is not a terminal has no end.
-pub(crate) fn width() -> usize {
-    let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    let measured = || terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0));
-    told.or_else(measured).unwrap_or(usize::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -106,7 +106,8 @@ impl Flags {
 impl Settings {
     /// Waits until what was shown is on disk, or cannot be, or is from there: the process is about to end.
     async fn until_kept(&self, events: &mut Events) {
-        if self.last_good.is_none() {
+        let by_bootstrap = || Boot::of_user(None).ok().flatten().is_some_and(|boot| boot.keeps_last_good());
+        if self.last_good.is_none() && !by_bootstrap() {
             return;
         }
         let settled = async {

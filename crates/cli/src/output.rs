@@ -8,7 +8,7 @@ use std::{
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-use crate::{failure::Failure, fleet};
+use crate::failure::Failure;
 
 mod wrap;
 
@@ -35,7 +35,7 @@ impl Output {
     pub(crate) fn line(&mut self, text: impl fmt::Display) -> Result<(), Failure> {
         match self.is_terminal {
             true => {
-                let (text, width) = (text.to_string(), fleet::width());
+                let (text, width) = (text.to_string(), width());
                 self.exact(text.lines().map(|line| wrap::line(line, width)).collect::<Vec<_>>().join("\n"))
             }
             false => self.exact(text),
@@ -53,6 +53,13 @@ impl Output {
             .map_err(|error| Failure::output(&io::Error::new(io::ErrorKind::InvalidData, error)))?;
         self.exact(text)
     }
+}
+
+/// How wide the terminal is; what is not a terminal has no end.
+pub(crate) fn width() -> usize {
+    let told = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let measured = || terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0));
+    told.or_else(measured).unwrap_or(usize::MAX)
 }
 
 /// `text` in a style.

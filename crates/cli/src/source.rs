@@ -215,6 +215,11 @@ impl Boot {
         content.map(|json| Self::from_json(&json)).transpose()
     }
 
+    /// Whether channels with it keep what they are told in files.
+    pub(crate) fn keeps_last_good(&self) -> bool {
+        self.core.last_good.is_some()
+    }
+
     /// The bootstrap of the user, or one that allows whatever the resources name: that of another process is not known.
     fn for_holding(file: Option<&Path>, holding: &Holding) -> Result<Self, Failure> {
         if let Some(boot) = Self::of_user(file)? {

@@ -71,7 +71,7 @@ pub(crate) async fn run(flags: Flags, mut signals: Signals, mut output: Output) 
         rows.iter().try_for_each(|row| output.json(row))?;
     } else if !rows.is_empty() {
         let lines: Vec<_> = rows.iter().map(|row| (row.is_troubled(), line(row))).collect();
-        output.line(fleet::table(&HEAD, &lines, fleet::width()))?;
+        output.line(fleet::table(&HEAD, &lines, output::width()))?;
     }
     let mut failures = failures.into_iter();
     match failures.next_back() {

@@ -284,7 +284,7 @@ impl Rated {
 impl std::fmt::Display for Look {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let lines: Vec<_> = self.rows.iter().map(line_of).collect();
-        let table = (!lines.is_empty()).then(|| fleet::table(&HEAD, &lines, fleet::width()));
+        let table = (!lines.is_empty()).then(|| fleet::table(&HEAD, &lines, output::width()));
         let silent = self.unreachable.iter().map(|silent| styled(DIM, &silent.error));
         f.write_str(&table.into_iter().chain(silent).collect::<Vec<_>>().join("\n"))
     }

@@ -35,7 +35,7 @@ pub(super) async fn show(address: &str, json: bool, timeout: Duration, output: &
         return Ok(());
     }
     let rows: Vec<_> = page.clients.iter().map(|client| (is_troubled(client), row(client))).collect();
-    output.line(fleet::table(&HEAD, &rows, fleet::width()))
+    output.line(fleet::table(&HEAD, &rows, output::width()))
 }
 
 fn source_line(source: &SourceState) -> String {
