@@ -57,7 +57,7 @@ async fn calls_are_answered_while_pods_and_the_api_server_come_and_go_fb28_fb29(
     api.put(slice("prod", "greeter", "a", &[(one, false)]));
     api.delete("endpointslices", "prod", "a");
     // Without the API server nothing changes.
-    api.stop();
+    api.stop().await;
     (0..50).for_each(|_| until("two"));
     // It has moved on when it returns, and what happened is not known any more.
     api.put(slice("prod", "greeter", "c", &[(three, true)]));
@@ -112,7 +112,7 @@ async fn gone_is_listed_anew_kb10() {
         api.put(service("a", "old", 80));
         let mut replica = Replica::start(&api, |_| ()).await;
         replica.until(|names| *names == ["old.a:80"]).await;
-        api.stop();
+        api.stop().await;
         api.put(service("a", "new", 80));
         api.delete("services", "a", "old");
         api.compact();
@@ -173,7 +173,9 @@ async fn a_stream_is_let_in_when_the_api_server_has_answered_since_fb27() {
     api.put(service("a", "s", 80));
     let mut replica = Replica::start(&api, |_| ()).await;
     replica.until(|names| *names == ["s.a:80"]).await;
-    let health = replica.following.health().clone();
+    let mut health = replica.following.health().clone();
+    // What is there to serve comes first, and then the word that it is.
+    while patiently(health.changed()).await.standing != Standing::Fresh {}
     patiently(health.clone().admit()).await.expect("it answers");
     let before = api.count("read services");
     patiently(health.admit()).await.expect("it answers");
@@ -199,7 +201,7 @@ async fn a_restart_without_the_api_server_serves_what_it_served_fb28() {
     })
     .await;
     drop(replica);
-    api.stop();
+    api.stop().await;
     let replica = Replica::start(&api, with_file).await;
     assert_eq!(replica.names(), ["s.a:80"], "at once");
     let mut health = replica.following.health().clone();
@@ -246,7 +248,7 @@ async fn what_a_store_from_a_backup_has_is_the_truth_kb10() {
     replica.until(|names| *names == ["s.a:80"]).await;
     let restored = ApiServer::start().await;
     restored.put(service("a", "older", 80));
-    api.become_like(&restored);
+    api.become_like(&restored).await;
     replica.until(|names| *names == ["older.a:80"]).await;
 }
 

@@ -21,6 +21,8 @@ use tokio::task::{JoinHandle, JoinSet};
 pub(super) struct ApiServer {
     state: Arc<Mutex<State>>,
     address: SocketAddr,
+    /// Bound and not listening: the port stays ours while nobody listens.
+    _reserved: Arc<TcpSocket>,
     running: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
@@ -78,8 +80,8 @@ pub(super) enum Broken {
 impl ApiServer {
     /// Listens on a port that the system chooses.
     pub(super) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("bound");
+        let reserved = socket("127.0.0.1:0".parse().expect("an address"));
+        let address = reserved.local_addr().expect("bound");
         let state = State {
             version: 100,
             compacted: 0,
@@ -90,8 +92,9 @@ impl ApiServer {
             counts: BTreeMap::new(),
             changed: watch::Sender::new(0),
         };
-        let server = Self { state: Arc::new(Mutex::new(state)), address, running: Arc::default() };
-        server.serve(listener);
+        let state = Arc::new(Mutex::new(state));
+        let server = Self { state, address, _reserved: Arc::new(reserved), running: Arc::default() };
+        server.restart();
         server
     }
 
@@ -108,18 +111,18 @@ impl ApiServer {
     }
 
     /// Ends it and every connection; what it has stays.
-    pub(super) fn stop(&self) {
-        if let Some(running) = lock(&self.running).take() {
+    pub(super) async fn stop(&self) {
+        let running = lock(&self.running).take();
+        if let Some(running) = running {
             running.abort();
+            // Only when its task is gone the port is free.
+            let _ = running.await;
         }
     }
 
     /// Listens again, at the same port.
     pub(super) fn restart(&self) {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.set_reuseaddr(true).expect("an option");
-        socket.bind(self.address).expect("the same port");
-        self.serve(socket.listen(64).expect("it is ours"));
+        self.serve(socket(self.address).listen(64).expect("it is ours"));
     }
 
     /// Makes or changes an object; its version is made here.
@@ -154,8 +157,8 @@ impl ApiServer {
     }
 
     /// Has what another one has, as if restored from it: connections end, and versions go back.
-    pub(super) fn become_like(&self, other: &Self) {
-        self.stop();
+    pub(super) async fn become_like(&self, other: &Self) {
+        self.stop().await;
         let (version, objects) = {
             let other = lock(&other.state);
             (other.version - 1, other.objects.clone())
@@ -190,6 +193,13 @@ impl ApiServer {
         });
         *lock(&self.running) = Some(task);
     }
+}
+
+fn socket(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_reuseaddr(true).expect("an option");
+    socket.bind(address).expect("a port, or the same again");
+    socket
 }
 
 async fn connection(mut stream: TcpStream, state: Arc<Mutex<State>>) {
