@@ -75,6 +75,8 @@ pub async fn follow(mut settings: Settings, feed: Feed) -> Result<Following, Acc
     let mut config = access(settings.kubeconfig.as_deref()).await?;
     config.connect_timeout = Some(PATIENCE);
     let server = config.cluster_url.to_string();
+    // The reflectors pace themselves, and what is asked again in between hides what they must know: that the store is behind.
+    config.default_retry = false;
     let client = Client::try_from(config).map_err(|error| AccessError::Client(causes(&error)))?;
     let source = format!("kubernetes {server} {}", settings.namespaces.join(","));
     let (keeper, held, writing) = Keeper::start(settings.file, &source);
