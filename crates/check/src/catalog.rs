@@ -286,7 +286,7 @@ impl Id {
     }
 
     /// Whether it is about names that lead nowhere.
-    pub(crate) fn is_reference(self) -> bool {
+    pub fn is_reference(self) -> bool {
         self.name().starts_with("MS2")
     }
 }

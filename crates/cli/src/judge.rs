@@ -1,6 +1,6 @@
 //! What `serve` asks before it puts anything into force: whether `mainstay check` finds errors (OP-11).
 
-use mainstay_check::{Level, check};
+use mainstay_check::{Id, Level, check};
 use mainstay_control_plane::files::Sources;
 use mainstay_control_plane::{LoadError, LoadErrorKind, LoadErrors};
 
@@ -18,11 +18,20 @@ pub(crate) enum Judge {
 impl Judge {
     /// Whether these resources may be put into force.
     pub(crate) fn sources(self, sources: &Sources) -> Result<(), LoadErrors> {
+        self.look(sources, |_| true)
+    }
+
+    /// Whether these may be, as a part of more: names may lead to what is not among them.
+    pub(crate) fn parts(self, sources: &Sources) -> Result<(), LoadErrors> {
+        self.look(sources, |id| !id.is_reference())
+    }
+
+    fn look(self, sources: &Sources, counts: impl Fn(Id) -> bool) -> Result<(), LoadErrors> {
         if self == Self::Nothing {
             return Ok(());
         }
         let findings = check(&source::of_sources(sources));
-        let errors = findings.into_iter().filter(|finding| finding.level() == Level::Error);
+        let errors = findings.into_iter().filter(|finding| finding.level() == Level::Error && counts(finding.id));
         let errors: Vec<_> = errors
             .map(|finding| LoadError {
                 kind: LoadErrorKind::Judged,

@@ -24,6 +24,7 @@ mod get;
 mod http;
 mod inspect;
 mod judge;
+mod kubernetes;
 mod last_good;
 mod listen;
 mod load;

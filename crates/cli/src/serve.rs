@@ -1,8 +1,8 @@
-//! `mainstay serve`: a control plane from a directory of files, from etcd, or from both.
+//! `mainstay serve`: a control plane from a directory of files, from etcd or Kubernetes, or from both.
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use mainstay_control_plane::{Address, ControlPlane, Deletions, Intake, ServerOptions, ServerTls, Told};
 use tonic::service::Routes;
 
@@ -13,6 +13,7 @@ use crate::{
     etcd::EtcdFlags,
     failure::Failure,
     judge::Judge,
+    kubernetes::KubernetesFlags,
     listen,
     logging::{EventLog, LogFormat},
     output::Output,
@@ -58,6 +59,11 @@ mod subject;
 /// another, and after a minute more serves what it has and says that this is stale. Where there is a directory, too, its
 /// resources win.
 ///
+/// With --kubernetes it serves the Services of a cluster: each TCP port has the names "xds:///SERVICE.NAMESPACE:PORT",
+/// "SERVICE.NAMESPACE.svc:PORT" and "SERVICE.NAMESPACE.svc.cluster.local:PORT", and the endpoints that are ready in the zones where they
+/// are; those that are going away are drained. ConfigMaps with the label "mainstay.dev/resources" hold anything finer as files, which win over
+/// what is made of the Services of their own namespace. Replicas treat new streams as those on etcd do.
+///
 /// On SIGHUP it reads the files again, and says how that went even if nothing changed.
 ///
 /// With --mirror-of it is a fallback for the clients of another control plane: it follows that one on behalf of each class of
@@ -68,24 +74,28 @@ mod subject;
 /// for all nodes. A list "errors:" beside "resources:" has resources that are answered with an error, each with its
 /// "type_url", "name", "code" (such as NOT_FOUND) and "message".
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("engine").args(["members", "kubernetes"])))]
 pub(crate) struct Flags {
     /// The directory with the files
-    #[arg(value_name = "DIR", required_unless_present_any = ["members", "mirror_of"])]
+    #[arg(value_name = "DIR", required_unless_present_any = ["members", "kubernetes", "mirror_of"])]
     directory: Option<PathBuf>,
 
     #[command(flatten)]
     etcd: EtcdFlags,
 
-    /// Keep what was served from etcd in this file, and begin with it if etcd cannot be reached at the start
-    #[arg(long, value_name = "FILE", requires = "members")]
+    #[command(flatten)]
+    kubernetes: KubernetesFlags,
+
+    /// Keep what was served from etcd or Kubernetes in this file, and begin with it if that cannot be reached at the start
+    #[arg(long, value_name = "FILE", requires = "engine")]
     view_file: Option<PathBuf>,
 
-    /// Refuse new streams when etcd has not been heard from for this long
-    #[arg(long, value_name = "T", default_value = "15s", value_parser = span::parse, requires = "members")]
+    /// Refuse new streams when etcd or Kubernetes has not been heard from for this long
+    #[arg(long, value_name = "T", default_value = "15s", value_parser = span::parse, requires = "engine")]
     behind_after: Duration,
 
     /// When new streams were refused for this long, serve what is there and say that it is stale
-    #[arg(long, value_name = "T", default_value = "60s", value_parser = span::parse, requires = "members")]
+    #[arg(long, value_name = "T", default_value = "60s", value_parser = span::parse, requires = "engine")]
     stale_after: Duration,
 
     /// Where to listen: HOST:PORT, where port 0 lets the system choose, or unix:PATH
@@ -175,10 +185,12 @@ impl Flags {
         let directory = self.directory.map(|path| Origin::Directory { path, deletions, judge });
         let limits = Limits { behind_after: self.behind_after, stale_after: self.stale_after };
         let file = self.view_file;
-        let followed = self.etcd.resolve()?.map(|(endpoints, scope)| {
+        let kubernetes = self.kubernetes.resolve(judge, limits, file.clone());
+        let kubernetes = kubernetes.map(|settings| Origin::Kubernetes(Box::new(settings)));
+        let etcd = self.etcd.resolve()?.map(|(endpoints, scope)| {
             Origin::Etcd(Box::new(sources::etcd::Settings { endpoints, scope, limits, file }))
         });
-        let origins = directory.into_iter().chain(followed).collect();
+        let origins = directory.into_iter().chain(etcd).chain(kubernetes).collect();
         let (mirror, dash) = (self.mirror.resolve()?, dash.transpose()?);
         let Self { drain, print_load, .. } = self;
         Ok(Settings { origins, mirror, listen, admin, drain, tls, security, dash, print_load })

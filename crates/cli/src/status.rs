@@ -8,7 +8,7 @@ use crate::{
     failure::Failure,
     fleet::{self, Row, age, or_dash},
     logging::{self, LogFormat},
-    output::Output,
+    output::{self, Output},
     progress,
     signals::Signals,
     source::Source,

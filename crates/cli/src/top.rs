@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::{
     failure::Failure,
     fleet::{self, Row, age, or_dash},
-    output::{DIM, Output, styled},
+    output::{self, DIM, Output, styled},
     signals::Signals,
     source::Source,
     span,

@@ -131,6 +131,19 @@ impl Feed {
         self.tell(&feeds, Told::Applied);
     }
 
+    /// As [`bring`](Self::bring), although a part of what it follows cannot be used, for these reasons, and the set has what
+    /// that part was before. Reasons are told when they are others than the last time.
+    pub fn bring_in_part(&self, set: Snapshots, reasons: Vec<String>) {
+        let before = lock(&self.shared.feeds).get(self.index).and_then(|held| held.problem.clone());
+        self.bring(set);
+        let mut feeds = lock(&self.shared.feeds);
+        let Some(held) = feeds.get_mut(self.index) else { return };
+        held.problem = (!reasons.is_empty()).then(|| reasons.join("; "));
+        if held.problem.is_some() && held.problem != before {
+            self.tell(&feeds, Told::Rejected(reasons));
+        }
+    }
+
     /// It looked again, and all is as it was.
     pub fn unchanged(&self) {
         let mut feeds = lock(&self.shared.feeds);
@@ -306,6 +319,24 @@ mod tests {
         let behind = |why: &str| Told::Behind(why.to_owned());
         let rejected = Told::Rejected(vec!["nonsense".to_owned()]);
         assert_eq!(told, [Told::Applied, behind("unreachable"), behind("refused"), rejected, Told::Unchanged]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_part_is_told_once_and_stays_known() {
+        let (_, mut intake) = intake();
+        let feed = intake.feed("one");
+        let mut told = || {
+            let rejected = std::iter::from_fn(|| intake.try_next()).filter(|news| news.told != Told::Applied).count();
+            (rejected, intake.observer().feeds()[0].problem.clone())
+        };
+        feed.bring_in_part(set(&["a"]), vec!["x".to_owned()]);
+        assert_eq!(told(), (1, Some("x".to_owned())));
+        feed.bring_in_part(set(&["b"]), vec!["x".to_owned()]);
+        assert_eq!(told(), (0, Some("x".to_owned())), "known already");
+        feed.bring_in_part(set(&["b"]), vec!["y".to_owned()]);
+        assert_eq!(told(), (1, Some("y".to_owned())));
+        feed.bring_in_part(set(&["b"]), Vec::new());
+        assert_eq!(told(), (0, None));
     }
 
     fn intake() -> (ControlPlane, Intake) {

@@ -11,7 +11,7 @@ mod publish;
 mod replica;
 
 pub use client::{Endpoints, EndpointsError, TlsFiles};
-pub use follow::{Following, Settings, follow};
+pub use follow::{Settings, follow};
 pub use layout::{Manifest, Scope, TooLarge};
 pub use publish::{Plan, PublishError, Published, publish};
 

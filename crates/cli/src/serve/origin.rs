@@ -9,7 +9,7 @@ use std::{fmt, path::PathBuf};
 use mainstay_control_plane::{
     ControlPlane, Deletions, DirectoryWatch, Feed, Intake, LoadErrors, Reload, follow_directory,
 };
-use mainstay_sources::etcd;
+use mainstay_sources::{self as sources, etcd, kubernetes};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -24,6 +24,8 @@ pub(super) enum Origin {
     Directory { path: PathBuf, deletions: Deletions, judge: Judge },
     /// Generations in etcd.
     Etcd(Box<etcd::Settings>),
+    /// Services of Kubernetes.
+    Kubernetes(Box<kubernetes::Settings>),
 }
 
 impl Origin {
@@ -41,7 +43,14 @@ impl Origin {
             Self::Etcd(settings) => {
                 let following = etcd::follow(*settings, feed);
                 following.health().guard(control_plane);
-                Ok(Following::Etcd(following))
+                Ok(Following::Engine(following))
+            }
+            Self::Kubernetes(settings) => {
+                let following = kubernetes::follow(*settings, feed).await;
+                let following =
+                    following.map_err(|error| Failure::failed(format!("--kubernetes: {error}")).tip(ACCESS))?;
+                following.health().guard(control_plane);
+                Ok(Following::Engine(following))
             }
         }
     }
@@ -52,6 +61,8 @@ impl fmt::Display for Origin {
         match self {
             Self::Directory { path, .. } => path.display().fmt(f),
             Self::Etcd(settings) => write!(f, "etcd scope {}", settings.scope),
+            Self::Kubernetes(settings) if settings.namespaces.is_empty() => f.write_str("Kubernetes"),
+            Self::Kubernetes(settings) => write!(f, "Kubernetes namespaces {}", settings.namespaces.join(", ")),
         }
     }
 }
@@ -69,7 +80,7 @@ pub(super) fn names(origins: &[Origin]) -> String {
 pub(super) enum Following {
     Task(JoinHandle<()>),
     #[expect(dead_code, reason = "it is held for what its end does")]
-    Etcd(etcd::Following),
+    Engine(sources::Following),
 }
 
 impl Drop for Following {
@@ -77,7 +88,7 @@ impl Drop for Following {
         match self {
             Self::Task(task) => task.abort(),
             // Ends by itself.
-            Self::Etcd(_) => {}
+            Self::Engine(_) => {}
         }
     }
 }
@@ -112,3 +123,4 @@ fn unreadable(directory: &std::path::Path, errors: &LoadErrors) -> Failure {
 
 const TIP: &str =
     "correct the files; once it serves, wrong files are only reported. An empty directory needs --allow-empty";
+const ACCESS: &str = "in a pod, mount the token of a service account; elsewhere name a kubeconfig with --kubeconfig";

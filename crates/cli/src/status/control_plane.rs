@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     fleet::{self, age},
     http,
-    output::Output,
+    output::{self, Output},
     serve::page::{Client, Page, SourceState, Version},
 };
 

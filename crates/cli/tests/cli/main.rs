@@ -8,6 +8,7 @@ mod dash;
 mod explain;
 mod get;
 mod inspect;
+mod kubernetes;
 mod last_good;
 mod load_method;
 mod log;

@@ -72,6 +72,14 @@ impl Sources {
         }
         Ok(Self { resources: loader.sources, errors: loader.errors, texts })
     }
+
+    /// Reads files that are not on a disk: their names, which are only told in errors, and their texts.
+    pub fn of_texts(files: impl IntoIterator<Item = (PathBuf, String)>) -> Self {
+        let mut loader = Loader::default();
+        let texts: Vec<_> = files.into_iter().collect();
+        texts.iter().for_each(|(file, text)| loader.read_text(file, text, None));
+        Self { resources: loader.sources, errors: loader.errors, texts }
+    }
 }
 
 impl Location {

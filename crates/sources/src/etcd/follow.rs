@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mainstay_control_plane::Feed;
-use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
 use crate::disk::View;
@@ -16,8 +16,9 @@ use crate::etcd::replica::{Action, At, Current, Read, Replica, Revisions};
 use crate::etcd::wire::event::EventType;
 use crate::etcd::wire::watch_request::RequestUnion;
 use crate::etcd::wire::{KeyValue, WatchProgressRequest, WatchRequest, WatchResponse};
-use crate::freshness::{Limits, Standing};
-use crate::gate::{Health, Seen, Teller};
+use crate::following::{Following, Herald, Keeper};
+use crate::freshness::Limits;
+use crate::gate::Seen;
 
 /// What to follow, and how.
 #[derive(Clone, Debug)]
@@ -32,40 +33,11 @@ pub struct Settings {
     pub file: Option<PathBuf>,
 }
 
-/// Follows for as long as it lives.
-#[derive(Debug)]
-pub struct Following {
-    tasks: Vec<JoinHandle<()>>,
-    health: Health,
-}
-
-impl Following {
-    /// How it stands with etcd.
-    pub fn health(&self) -> &Health {
-        &self.health
-    }
-}
-
-impl Drop for Following {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-    }
-}
-
 /// Brings the current generation to `feed`, now and whenever there is a new one. What the disk has is brought at once.
 pub fn follow(settings: Settings, feed: Feed) -> Following {
-    let teller = Teller::new();
-    let health = teller.health();
-    let (views, written) = watch::channel(None);
     let source = source(&settings.scope);
-    let from_disk = settings.file.as_ref().and_then(|file| match View::read(file, &source) {
-        Ok(view) => view,
-        Err(unusable) => {
-            tracing::warn!(file = %file.display(), %unusable, "what was served last cannot be used");
-            None
-        }
-    });
-    let from_disk = from_disk.and_then(|view| {
+    let (keeper, held, writing) = Keeper::start(settings.file.clone(), &source);
+    let from_disk = held.and_then(|view| {
         let at = At::parse(&view.position)?;
         let snapshots = view.entries.to_snapshots().ok()?;
         feed.bring(snapshots);
@@ -73,22 +45,10 @@ pub fn follow(settings: Settings, feed: Feed) -> Following {
         Some((at, view.entries.digest()))
     });
     let replica = Replica::new(settings.limits, from_disk);
-    let mut tasks = Vec::new();
-    if let Some(file) = settings.file.clone() {
-        tasks.push(tokio::spawn(write(file, written)));
-    }
-    let shell = Shell {
-        settings,
-        feed,
-        teller,
-        replica,
-        views,
-        session: None,
-        connecting: JoinSet::new(),
-        tries: 0,
-        standing: None,
-    };
-    tasks.push(tokio::spawn(shell.run()));
+    let herald = Herald::new(feed, "etcd", "the first generation from etcd");
+    let health = herald.teller.health();
+    let shell = Shell { settings, herald, replica, keeper, session: None, connecting: JoinSet::new(), tries: 0 };
+    let tasks = writing.into_iter().chain([tokio::spawn(shell.run())]).collect();
     Following { tasks, health }
 }
 
@@ -107,31 +67,15 @@ fn source(scope: &Scope) -> String {
     format!("etcd {scope}")
 }
 
-/// Writes what is served, the newest at most every ten seconds (FB-6).
-async fn write(file: PathBuf, mut views: watch::Receiver<Option<View>>) {
-    while views.changed().await.is_ok() {
-        let Some(view) = views.borrow_and_update().clone() else { continue };
-        let path = file.clone();
-        match tokio::task::spawn_blocking(move || view.write(&path)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(file = %file.display(), %error, "what is served cannot be kept"),
-            Err(_) => return,
-        }
-        tokio::time::sleep(BETWEEN_WRITES).await;
-    }
-}
-
 struct Shell {
     settings: Settings,
-    feed: Feed,
-    teller: Teller,
+    herald: Herald,
     replica: Replica,
-    views: watch::Sender<Option<View>>,
+    keeper: Keeper,
     session: Option<Session>,
     connecting: JoinSet<Result<Connection, String>>,
     /// How often a connection was tried: each goes to the next member.
     tries: usize,
-    standing: Option<Standing>,
 }
 
 /// A connection, and what is under way on it; all of that ends with it.
@@ -157,26 +101,26 @@ enum Event {
 impl Shell {
     async fn run(mut self) {
         loop {
-            let now = self.teller.now();
+            let now = self.herald.now();
             self.replica.handle_timeout(now);
             while let Some(action) = self.replica.poll_action() {
                 self.perform(action);
             }
             self.tell();
-            let deadline = self.replica.deadline(self.teller.now());
+            let deadline = self.replica.deadline(self.herald.now());
             let sleep = async {
                 match deadline {
-                    Some(at) => tokio::time::sleep_until(self.teller.started + at).await,
+                    Some(at) => tokio::time::sleep_until(self.herald.teller.started + at).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 happened = happens(&mut self.session) => self.handle(happened),
                 Some(connected) = self.connecting.join_next() => self.connected(connected),
-                () = self.teller.asked() => self.replica.handle_asked(self.teller.now()),
-                () = self.feed.asked() => {
-                    self.replica.handle_asked(self.teller.now());
-                    self.feed.unchanged();
+                () = self.herald.teller.asked() => self.replica.handle_asked(self.herald.now()),
+                () = self.herald.feed.asked() => {
+                    self.replica.handle_asked(self.herald.now());
+                    self.herald.feed.unchanged();
                 }
                 () = sleep => {}
             }
@@ -184,7 +128,7 @@ impl Shell {
     }
 
     fn connected(&mut self, connected: Result<Result<Connection, String>, tokio::task::JoinError>) {
-        let now = self.teller.now();
+        let now = self.herald.now();
         match connected {
             Ok(Ok(connection)) => {
                 tracing::debug!(member = connection.name(), "connected to etcd");
@@ -253,11 +197,12 @@ impl Shell {
         match entries.to_snapshots() {
             Ok(snapshots) => {
                 tracing::info!(generation = at.generation, resources = entries.len(), "switched to a generation");
-                self.feed.bring(snapshots);
+                self.herald.feed.bring(snapshots);
                 let source = source(&self.settings.scope);
-                self.views.send_replace(Some(View { source, position: at.text(), entries }));
+                let view = View { source, position: at.text(), entries };
+                self.keeper.keep(|| move || view.clone());
             }
-            Err(malformed) => self.feed.reject(vec![format!("generation {}: {malformed}", at.generation)]),
+            Err(malformed) => self.herald.feed.reject(vec![format!("generation {}: {malformed}", at.generation)]),
         }
     }
 
@@ -268,7 +213,7 @@ impl Shell {
     }
 
     fn handle(&mut self, happened: Happened) {
-        let now = self.teller.now();
+        let now = self.herald.now();
         match happened {
             Happened::Event(Event::Read { sent, outcome: Ok(read) }) => self.replica.handle_read(now, sent, read),
             Happened::Event(Event::Fetched { generation, outcome: Ok((entries, revisions)) }) => {
@@ -329,28 +274,10 @@ impl Shell {
 
     /// Tells everybody how things stand, if that has changed.
     fn tell(&mut self) {
-        let now = self.teller.now();
-        let standing = self.replica.standing(now);
-        let trouble = self.replica.trouble().map(str::to_owned);
-        if self.standing != Some(standing) {
-            let why = trouble.clone().unwrap_or_else(|| "etcd was not asked yet".to_owned());
-            match standing {
-                Standing::Empty => self.feed.wait(format!("the first generation from etcd: {why}")),
-                Standing::Behind => self.feed.behind(format!("new streams are refused: {why}")),
-                Standing::Stale => self.feed.behind(format!("stale, and served all the same: {why}")),
-                Standing::Fresh if matches!(self.standing, Some(Standing::Behind | Standing::Stale)) => {
-                    self.feed.unchanged();
-                }
-                Standing::Fresh => {}
-            }
-            self.standing = Some(standing);
-        }
+        let standing = self.replica.standing(self.herald.now());
         let (confirmed, differences) = (self.replica.confirmed(), self.replica.differences());
-        if differences > self.teller.seen.borrow().differences {
-            let why = trouble.as_deref().unwrap_or("what etcd has is not what was told");
-            tracing::warn!(differences, why, "etcd was not as it should have been");
-        }
-        self.teller.tell(Seen { standing, confirmed, differences, trouble });
+        let trouble = self.replica.trouble().map(str::to_owned);
+        self.herald.tell(Seen { standing, confirmed, differences, trouble });
     }
 }
 
@@ -413,5 +340,4 @@ fn revisions(prefix: &str, kvs: &[KeyValue]) -> Revisions {
     kvs.iter().filter_map(|kv| Some((relative(prefix, kv)?, kv.mod_revision))).collect()
 }
 
-const BETWEEN_WRITES: Duration = Duration::from_secs(10);
 const QUEUE: usize = 16;
