@@ -27,7 +27,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Flags),
-    Serve(serve::Flags),
+    Serve(Box<serve::Flags>),
     Publish(publish::Flags),
     Check(check::Flags),
     Backend(backend::Flags),

@@ -22,7 +22,7 @@ use fake::{ApiServer, Broken, config_map, service, slice};
 async fn calls_are_answered_while_pods_and_the_api_server_come_and_go_fb28_fb29() {
     let backends = [backend("one").await, backend("two").await, backend("three").await];
     let [one, two, three] = backends.each_ref().map(Backend::addr);
-    let api = ApiServer::start().await;
+    let api = ApiServer::start();
     api.put(service("prod", "greeter", 50051));
     api.put(slice("prod", "greeter", "a", &[(one, true)]));
     let (home, kubeconfig) = kubeconfig(&api);
@@ -75,7 +75,7 @@ async fn calls_are_answered_while_pods_and_the_api_server_come_and_go_fb28_fb29(
 
 #[tokio::test]
 async fn pages_are_joined_and_changes_follow_kb10() {
-    let api = ApiServer::start().await;
+    let api = ApiServer::start();
     api.faults(|faults| faults.page = Some(2));
     (0..5).for_each(|n| api.put(service("a", &format!("s{n}"), 80)));
     let mut replica = Replica::start(&api, |_| ()).await;
@@ -96,7 +96,7 @@ async fn pages_are_joined_and_changes_follow_kb10() {
 
 #[tokio::test]
 async fn only_the_namespaces_that_are_named_are_asked_for_kb14() {
-    let api = ApiServer::start().await;
+    let api = ApiServer::start();
     ["a", "b", "c"].into_iter().for_each(|namespace| api.put(service(namespace, "s", 80)));
     let mut replica =
         Replica::start(&api, |settings| settings.namespaces = ["c", "a", "a"].map(str::to_owned).into()).await;
@@ -107,7 +107,7 @@ async fn only_the_namespaces_that_are_named_are_asked_for_kb14() {
 #[tokio::test]
 async fn gone_is_listed_anew_kb10() {
     for as_event in [false, true] {
-        let api = ApiServer::start().await;
+        let api = ApiServer::start();
         api.faults(|faults| faults.gone_as_event = as_event);
         api.put(service("a", "old", 80));
         let mut replica = Replica::start(&api, |_| ()).await;
@@ -125,7 +125,7 @@ async fn gone_is_listed_anew_kb10() {
 #[tokio::test]
 async fn an_event_that_is_cut_or_broken_is_not_lost_kb11() {
     for broken in [Broken::MidLine, Broken::NoJson, Broken::NoEvent] {
-        let api = ApiServer::start().await;
+        let api = ApiServer::start();
         api.put(service("a", "s", 80));
         let mut replica = Replica::start(&api, |_| ()).await;
         replica.until(|names| *names == ["s.a:80"]).await;
@@ -144,7 +144,7 @@ async fn who_may_not_read_is_told_what_is_missing_kb11() {
         (401, "endpointslices of all namespaces: 401 Unauthorized"),
         (500, "endpointslices of all namespaces: 500 InternalError: out of order"),
     ] {
-        let api = ApiServer::start().await;
+        let api = ApiServer::start();
         api.faults(|faults| faults.refuse = Some(("endpointslices", code)));
         api.put(service("a", "s", 80));
         let mut replica = Replica::start(&api, |_| ()).await;
@@ -169,7 +169,7 @@ async fn who_may_not_read_is_told_what_is_missing_kb11() {
 
 #[tokio::test]
 async fn a_stream_is_let_in_when_the_api_server_has_answered_since_fb27() {
-    let api = ApiServer::start().await;
+    let api = ApiServer::start();
     api.put(service("a", "s", 80));
     let mut replica = Replica::start(&api, |_| ()).await;
     replica.until(|names| *names == ["s.a:80"]).await;
@@ -184,7 +184,7 @@ async fn a_stream_is_let_in_when_the_api_server_has_answered_since_fb27() {
 
 #[tokio::test]
 async fn a_restart_without_the_api_server_serves_what_it_served_fb28() {
-    let api = ApiServer::start().await;
+    let api = ApiServer::start();
     api.put(service("a", "s", 80));
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("view");
@@ -210,14 +210,14 @@ async fn a_restart_without_the_api_server_serves_what_it_served_fb28() {
     }
     assert_eq!(health.admit().await, Ok(()), "it is stale, and others are no better");
     // And it is of this cluster only.
-    let elsewhere = ApiServer::start().await;
+    let elsewhere = ApiServer::start();
     let other = Replica::start(&elsewhere, with_file).await;
     assert_eq!(other.names(), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn what_is_wrong_in_a_config_map_is_told_and_the_last_good_stays_kb8() {
-    let api = ApiServer::start().await;
+    let api = ApiServer::start();
     let route = |name: &str| format!("{{'@type': envoy.config.route.v3.RouteConfiguration, name: {name}}}");
     api.put(config_map("a", "finer", "routes.yaml", &route("good")));
     let mut replica = Replica::start(&api, |_| ()).await;
@@ -242,11 +242,11 @@ async fn what_is_wrong_in_a_config_map_is_told_and_the_last_good_stays_kb8() {
 
 #[tokio::test]
 async fn what_a_store_from_a_backup_has_is_the_truth_kb10() {
-    let api = ApiServer::start().await;
+    let api = ApiServer::start();
     api.put(service("a", "s", 80));
     let mut replica = Replica::start(&api, |_| ()).await;
     replica.until(|names| *names == ["s.a:80"]).await;
-    let restored = ApiServer::start().await;
+    let restored = ApiServer::start();
     restored.put(service("a", "older", 80));
     api.become_like(&restored).await;
     replica.until(|names| *names == ["older.a:80"]).await;

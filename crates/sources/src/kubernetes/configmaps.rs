@@ -13,7 +13,9 @@ use crate::kubernetes::object::{ConfigMap, Key};
 
 /// Says whether what ConfigMaps have may be put into force.
 #[derive(Clone)]
-pub struct Judge(Arc<dyn Fn(&Sources) -> Result<(), LoadErrors> + Send + Sync>);
+pub struct Judge(Arc<Verdict>);
+
+type Verdict = dyn Fn(&Sources) -> Result<(), LoadErrors> + Send + Sync;
 
 impl Judge {
     /// One that asks this.

@@ -344,10 +344,11 @@ fn parsed<K: Parse>(object: K) -> (crate::kubernetes::object::Key, String, Objec
 }
 
 fn trouble(error: kube::Error) -> Trouble {
-    match error {
-        kube::Error::Api(status) if status.code == GONE || is_ahead(&status) => Trouble::Expired,
-        kube::Error::Api(status) => Trouble::Failed(format!("{} {}: {}", status.code, status.reason, status.message)),
-        other => Trouble::Failed(causes(&other)),
+    let kube::Error::Api(status) = &error else { return Trouble::Failed(causes(&error)) };
+    match status.code {
+        _ if is_ahead(status) => Trouble::Expired,
+        GONE => Trouble::Expired,
+        code => Trouble::Failed(format!("{code} {}: {}", status.reason, status.message)),
     }
 }
 

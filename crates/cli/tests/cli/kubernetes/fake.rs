@@ -79,7 +79,7 @@ pub(super) enum Broken {
 
 impl ApiServer {
     /// Listens on a port that the system chooses.
-    pub(super) async fn start() -> Self {
+    pub(super) fn start() -> Self {
         let reserved = socket("127.0.0.1:0".parse().expect("an address"));
         let address = reserved.local_addr().expect("bound");
         let state = State {

@@ -245,7 +245,8 @@ fn watching() -> Reflector<u64> {
     reflector.handle_timeout(at(0), 0.0);
     reflector.handle_listed(at(0), 0.0, 1, Ok(listed(10, &[("a", 3, 30), ("b", 4, 40)])));
     reflector.handle_open(at(0), 2);
-    (actions(&mut reflector), changes(&mut reflector));
+    actions(&mut reflector);
+    changes(&mut reflector);
     reflector.handle_read(at(0), at(0), Err(Trouble::Failed("not yet".to_owned())));
     reflector
 }
