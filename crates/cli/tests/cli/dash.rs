@@ -134,24 +134,27 @@ async fn in_a_browser_a_page_is_light_and_a_thousand_processes_are_quick() {
         })
         .collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    let (dash, base) = dash(&[&many[..], &["--interval", "10m"]].concat());
+    let (_dash, base) = dash(&[&many[..], &["--interval", "10m"]].concat());
     browser.open(&base);
     browser.until("document.querySelectorAll('.cells .good').length === 1000", PATIENCE);
-    // By the processor time of both sides, from the request to the picture: whatever else the machine does is not ours.
+    // The answer by the clock, and what it takes to draw it by the processor time of the browser: whatever else the machine does
+    // is not ours.
+    let answer =
+        "(() => { const t = performance.getEntriesByType('navigation')[0]; return t.responseEnd - t.requestStart; })()";
     let drawn = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))";
     let mut best = f64::MAX;
     for _ in 0..5 {
-        let (before, answered) = (browser.worked(), dash.worked());
+        let before = browser.worked();
         browser.open(&base);
         assert_eq!(browser.evaluate(drawn), json!(true));
-        let answering = (dash.worked() - answered).as_secs_f64() * 1000.0;
         let after = browser.worked();
         let drawing: f64 = after.iter().map(|(process, time)| time - before.get(process).unwrap_or(&0.0)).sum();
+        let answered = browser.evaluate(answer).as_f64().unwrap();
         println!(
-            "a thousand processes: answered with {answering:.0} ms of work, drawn with {:.0} ms of it",
+            "a thousand processes: answered after {answered:.0} ms, drawn with {:.0} ms of work",
             drawing * 1000.0
         );
-        best = best.min(answering + drawing * 1000.0);
+        best = best.min(answered + drawing * 1000.0);
         assert_eq!(browser.evaluate("document.querySelectorAll('.cells li').length"), json!(1000));
     }
     assert!(best < 200.0, "OP-25: {best} ms");

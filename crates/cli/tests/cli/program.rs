@@ -1,10 +1,8 @@
 //! Running the program in tests.
 
 use std::{
-    fs,
     io::{BufRead as _, BufReader, Read as _},
     process::{Child, Command, Output, Stdio},
-    time::Duration,
 };
 
 /// Runs the program to its end.
@@ -83,13 +81,6 @@ impl Running {
     pub(crate) fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-    }
-
-    /// How long it has worked, by the time of its processors, as far as Linux tells.
-    pub(crate) fn worked(&self) -> Duration {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
-        let told = threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("schedstat")).ok());
-        told.map(|told| Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())).sum()
     }
 
     /// Waits for the end: exit code, the rest of standard output, standard error.
